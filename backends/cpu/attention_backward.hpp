@@ -1,0 +1,114 @@
+// What the parts of CPU attention's backward pass share.
+//
+//   ds_ij = P_ij (keep_ij <do_i, v_j> - delta_i + dlse_i),   P_ij = exp(s_ij - lse_i) norm_i
+//   queries (attention_backward_queries.cpp)        dq, dwindow, and ds of landmark keys, one task per row tile
+//   landmarks (attention_backward_landmarks.cpp)    dk, dv of landmark keys and dlandmark_log_weight, from that ds
+//   keys (attention_backward_keys.cpp)              dk, dv of keys admitted by position, one task per key tile
+// Every sum runs in an order fixed by indices, so the bits do not depend on the number of threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "attention_tiles.hpp"
+
+namespace dsalt::internal {
+
+/// The call and what the passes hand to each other.
+struct BackwardCall {
+  BackwardCall(const Kernels& kernels, const AttentionProblem& problem, const AttentionInputs& inputs,
+               const AttentionSaved& saved, const AttentionGradients& gradients, int threads);
+
+  const Kernels& kernels;
+  const AttentionProblem& problem;
+  const AttentionInputs& inputs;
+  const AttentionSaved& saved;
+  const AttentionGradients& gradients;
+  const int threads;
+  const AttentionSizes sizes;
+  const std::int64_t group;  // query heads per key/value head
+  const double scale;
+  const LandmarkLists lists;
+  std::vector<std::int64_t> first_row;   // [B+1]: row (b,h,i) is first_row[b] + h nq + i
+  std::vector<std::int64_t> first_tile;  // [B+1]: row tile t of (b,h) is first_tile[b] + h ceil(nq/tile) + t
+  Array<float> lse, norm, delta;         // per row; delta includes - dlse
+  Array<KeyRange> reach;                 // per row tile: from the first to the last key that it admits by position
+  Array<double> window_gradient;         // per row, only where heads share one window
+
+  std::int64_t tiles(const AttentionSequence& sequence) const { return (sequence.nq + tile - 1) / tile; }
+  bool wants_keys() const { return gradients.dk.present() || gradients.dv.present(); }
+};
+
+/// The sequence that index `n` of a prefix sum belongs to.
+inline std::int64_t sequence_of(const std::vector<std::int64_t>& first, std::int64_t n) {
+  return std::upper_bound(first.begin(), first.end(), n) - first.begin() - 1;
+}
+
+/// P keep and ds of one list's keys for the rows of one tile that read it.
+struct LandmarkBlock {
+  std::int64_t list, query;  // the list, and the first row's query
+  int rows, count;           // rows and leading entries of the list
+  float* p;                  // [count, rows]
+  float* ds;                 // [count, rows]
+  double* slot_sum;          // [count]: sum of ds over the rows
+  std::int32_t* index;       // [count]
+  std::int32_t* slot;        // [count]
+};
+
+/// Sums landmark contributions over row tiles, in the order of tiles. The query pass fills blocks for one round of
+/// tiles at a time, so that memory stays bounded; then `fold` adds the round up.
+class LandmarkGradients {
+ public:
+  explicit LandmarkGradients(const BackwardCall& call);
+  ~LandmarkGradients();
+  bool active() const { return active_; }
+  std::int64_t tiles_per_round() const { return round_; }
+
+  /// Starts the blocks of tile `n` of the round.
+  void begin_tile(std::int64_t n) { used_[n] = 0; }
+  /// A new block of `count` entries of `list` for rows [run.row_begin, run.row_end) of tile n of the round.
+  LandmarkBlock& add(std::int64_t n, const RowTile& rows, const LandmarkRun& run, const LandmarkList& list, int count);
+
+  /// Adds the round that began with row tile `first`.
+  void fold(std::int64_t first, std::int64_t count);
+  /// Writes dlandmark_log_weight.
+  void store_weights() const;
+  /// The sums for key j, hi then lo at padded(width); null when no list holds it.
+  const float* dk(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
+  const float* dv(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
+
+ private:
+  struct Scratch;
+  void find_keys();
+  void fold_keys(std::int64_t first, std::int64_t count);
+  void fold_weights(std::int64_t first, std::int64_t count);
+  void add_block(const LandmarkBlock& block, const AttentionSequence& sequence, std::int64_t head, std::int64_t kv_head,
+                 std::int64_t key_group, Scratch& own);
+  std::int64_t sum_of(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
+
+  const BackwardCall& call_;
+  bool active_ = false, weights_ = false;
+  std::int64_t k_ = 0, round_ = 1, blocks_per_tile_ = 1;
+  // Keys that some list holds, per (b, kv head), ascending: their sums are rows of dk_ and dv_.
+  std::vector<std::int64_t> first_key_;  // [B+1]: offset of sequence b's keys in slot_
+  Array<std::int32_t> slot_;             // per (b, kv head, key): its place among them, -1 when no list holds it
+  std::vector<std::int64_t> first_sum_;  // [B Hkv + 1]
+  Array<std::int32_t> key_;              // the key of each sum
+  Array<float> dk_, dv_;
+  Array<double> slot_sum_;  // [B,Hl,T,K]
+  // One round.
+  Array<LandmarkBlock> blocks_;
+  Array<std::int32_t> used_, index_, block_slot_;
+  Array<float> p_, ds_;
+  Array<double> block_sum_;
+  std::vector<std::unique_ptr<Scratch>> scratch_;
+};
+
+/// Fills lse, norm, delta and reach; writes dq and dwindow; hands landmark blocks to `landmarks`.
+void attention_backward_queries(BackwardCall& call, LandmarkGradients& landmarks);
+/// Writes dk and dv.
+void attention_backward_keys(const BackwardCall& call, const LandmarkGradients& landmarks);
+
+}  // namespace dsalt::internal

@@ -1,0 +1,247 @@
+// The landmark part of attention's backward, for keys that lists admitted:
+//
+//   dk_l += scale sum ds_il q_i,   dv_l += sum P_il keep_il do_i       over the rows i that reach l through a list
+//   dlambda_slot = sum ds_il                                           over the rows (and heads, when Hl = 1) of its
+//   list
+//
+// The query pass leaves ds and P keep of each (row tile, list) as a block. A round of blocks is added up key-outer:
+// every (key/value head, group of keys) is one task that walks the blocks in tile order, so no two threads meet in a
+// sum and the order of additions does not depend on rounds or threads. Only keys that some list holds have sums.
+#include <omp.h>
+
+#include "attention_backward.hpp"
+
+namespace dsalt::internal {
+namespace {
+
+constexpr std::int64_t keys_per_task = 512;
+constexpr std::int64_t round_bytes = 128 << 20;
+
+}  // namespace
+
+struct LandmarkGradients::Scratch {
+  explicit Scratch(const BackwardCall& call)
+      : d(padded(call.sizes.d)), dv(padded(call.sizes.dv)), q(tile * d), dout(tile * dv), work(std::max(d, dv)) {}
+  std::int64_t d, dv;
+  Array<float> q, dout, work;
+};
+
+LandmarkGradients::LandmarkGradients(const BackwardCall& call) : call_(call) {
+  weights_ = call.gradients.dlandmark_log_weight.present();
+  k_ = call.lists.slots();
+  active_ = call.lists.present() && k_ > 0 && (call.wants_keys() || weights_);
+  if (!active_) return;
+  blocks_per_tile_ =
+      call.problem.landmark_chunk ? std::min<std::int64_t>(tile, tile / *call.problem.landmark_chunk + 2) : 1;
+  const std::int64_t bytes = k_ * (tile * 2 * 4 + blocks_per_tile_ * (8 + 4 + 4));
+  round_ = std::max<std::int64_t>({1, call.threads, round_bytes / bytes});
+  round_ = std::min(round_, std::max<std::int64_t>(1, call.first_tile.back()));
+  blocks_ = Array<LandmarkBlock>::raw(round_ * blocks_per_tile_);
+  used_ = Array<std::int32_t>::raw(round_);
+  index_ = Array<std::int32_t>::raw(round_ * blocks_per_tile_ * k_);
+  block_slot_ = Array<std::int32_t>::raw(round_ * blocks_per_tile_ * k_);
+  block_sum_ = Array<double>::raw(round_ * blocks_per_tile_ * k_);
+  p_ = Array<float>::raw(round_ * tile * k_);
+  ds_ = Array<float>::raw(round_ * tile * k_);
+  if (weights_) slot_sum_ = Array<double>(call.inputs.landmarks.size());
+  if (!call.wants_keys()) return;
+  find_keys();
+  for (int n = 0; n < call.threads; ++n) scratch_.push_back(std::make_unique<Scratch>(call));
+}
+
+LandmarkGradients::~LandmarkGradients() = default;
+
+void LandmarkGradients::find_keys() {
+  const std::int64_t batch = call_.sizes.batch, hkv = call_.sizes.hkv;
+  first_key_.assign(static_cast<std::size_t>(batch) + 1, 0);
+  for (std::int64_t b = 0; b < batch; ++b)
+    first_key_[static_cast<std::size_t>(b) + 1] =
+        first_key_[static_cast<std::size_t>(b)] + hkv * sequence_extent(call_.inputs, b).nk;
+  slot_ = Array<std::int32_t>(first_key_.back());
+  first_sum_.assign(static_cast<std::size_t>(batch * hkv) + 1, 0);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(call_.threads)
+  for (std::int64_t n = 0; n < batch * hkv; ++n) {
+    const std::int64_t b = n / hkv, kv_head = n % hkv;
+    const AttentionSequence sequence = attention_sequence(call_.inputs, b);
+    std::int32_t* held = slot_.get() + first_key_[static_cast<std::size_t>(b)] + kv_head * sequence.nk;
+    const TensorView& lists = sequence.landmarks;
+    const bool shared = lists.shape[0] == 1;
+    const std::int64_t first = shared ? 0 : kv_head * call_.group, last = shared ? 1 : first + call_.group;
+    for (std::int64_t hl = first; hl < last; ++hl)
+      for (std::int64_t t = 0; t < lists.shape[1]; ++t)
+        for (std::int64_t k = 0; k < k_; ++k) {
+          const std::int32_t l =
+              *lists.at<std::int32_t>(hl * lists.strides[0] + t * lists.strides[1] + k * lists.strides[2]);
+          if (l >= 0 && l < sequence.nk) held[l] = 1;
+        }
+    std::int32_t count = 0;
+    for (std::int64_t j = 0; j < sequence.nk; ++j) held[j] = held[j] ? count++ : -1;
+    first_sum_[static_cast<std::size_t>(n) + 1] = count;
+  }
+  for (std::size_t n = 1; n < first_sum_.size(); ++n) first_sum_[n] += first_sum_[n - 1];
+  const std::int64_t sums = first_sum_.back();
+  key_ = Array<std::int32_t>::raw(sums);
+  dk_ = Array<float>(sums * 2 * padded(call_.sizes.d));
+  dv_ = Array<float>(sums * 2 * padded(call_.sizes.dv));
+#pragma omp parallel for schedule(dynamic, 1) num_threads(call_.threads)
+  for (std::int64_t n = 0; n < batch * hkv; ++n) {
+    const std::int64_t b = n / hkv, nk = sequence_extent(call_.inputs, b).nk;
+    const std::int32_t* held = slot_.get() + first_key_[static_cast<std::size_t>(b)] + n % hkv * nk;
+    for (std::int64_t j = 0; j < nk; ++j)
+      if (held[j] >= 0) key_[first_sum_[static_cast<std::size_t>(n)] + held[j]] = static_cast<std::int32_t>(j);
+  }
+}
+
+LandmarkBlock& LandmarkGradients::add(std::int64_t n, const RowTile& rows, const LandmarkRun& run,
+                                      const LandmarkList& list, int count) {
+  const std::int64_t at = n * blocks_per_tile_ + used_[n]++;
+  LandmarkBlock& block = blocks_[at];
+  block.list = run.list;
+  block.query = rows.query[run.row_begin];
+  block.rows = run.row_end - run.row_begin;
+  block.count = count;
+  block.p = p_.get() + (n * tile + run.row_begin) * k_;
+  block.ds = ds_.get() + (n * tile + run.row_begin) * k_;
+  block.slot_sum = block_sum_.get() + at * k_;
+  block.index = index_.get() + at * k_;
+  block.slot = block_slot_.get() + at * k_;
+  std::copy(list.index, list.index + count, block.index);
+  std::copy(list.slot, list.slot + count, block.slot);
+  return block;
+}
+
+void LandmarkGradients::fold(std::int64_t first, std::int64_t count) {
+  if (call_.wants_keys()) fold_keys(first, count);
+  if (weights_) fold_weights(first, count);
+}
+
+void LandmarkGradients::fold_keys(std::int64_t first, std::int64_t count) {
+  struct Task {
+    std::int64_t b, kv_head, key_group, tile_begin, tile_end;
+  };
+  std::vector<Task> tasks;
+  for (std::int64_t b = sequence_of(call_.first_tile, first); b < call_.sizes.batch; ++b) {
+    const std::int64_t begin = call_.first_tile[static_cast<std::size_t>(b)];
+    if (begin >= first + count) break;
+    const std::int64_t per_kv_head = (call_.first_tile[static_cast<std::size_t>(b) + 1] - begin) / call_.sizes.hkv;
+    for (std::int64_t g = 0; g < call_.sizes.hkv; ++g) {
+      const std::int64_t from = std::max(first, begin + g * per_kv_head);
+      const std::int64_t to = std::min(first + count, begin + (g + 1) * per_kv_head);
+      const auto n = static_cast<std::size_t>(b * call_.sizes.hkv + g);
+      if (from >= to) continue;
+      for (std::int64_t group = 0; group * keys_per_task < first_sum_[n + 1] - first_sum_[n]; ++group)
+        tasks.push_back({b, g, group, from, to});
+    }
+  }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(call_.threads)
+  for (std::size_t n = 0; n < tasks.size(); ++n) {
+    const Task& task = tasks[n];
+    const AttentionSequence sequence = attention_sequence(call_.inputs, task.b);
+    const std::int64_t per_head = call_.tiles(sequence);
+    Scratch& own = *scratch_[static_cast<std::size_t>(omp_get_thread_num())];
+    for (std::int64_t t = task.tile_begin; t < task.tile_end; ++t) {
+      const std::int64_t head = (t - call_.first_tile[static_cast<std::size_t>(task.b)]) / per_head;
+      const LandmarkBlock* blocks = blocks_.get() + (t - first) * blocks_per_tile_;
+      for (std::int32_t used = 0; used < used_[t - first]; ++used)
+        add_block(blocks[used], sequence, head, task.kv_head, task.key_group, own);
+    }
+  }
+}
+
+void LandmarkGradients::add_block(const LandmarkBlock& block, const AttentionSequence& sequence, std::int64_t head,
+                                  std::int64_t kv_head, std::int64_t key_group, Scratch& own) {
+  const auto n = static_cast<std::size_t>(sequence.b * call_.sizes.hkv + kv_head);
+  const std::int64_t sums = first_sum_[n + 1] - first_sum_[n];
+  const std::int64_t low = key_group * keys_per_task, high = std::min(sums, low + keys_per_task) - 1;
+  const std::int32_t* keys = key_.get() + first_sum_[n];
+  const auto begin = std::lower_bound(block.index, block.index + block.count, keys[low]) - block.index;
+  const auto end = std::upper_bound(block.index, block.index + block.count, keys[high]) - block.index;
+  if (begin >= end) return;
+
+  const bool packed = call_.sizes.packed, wants_dk = call_.gradients.dk.present(),
+             wants_dv = call_.gradients.dv.present();
+  const Rows q(call_.kernels, sequence.q), dout(call_.kernels, sequence.query_rows(call_.saved.dout, packed));
+  const float *q_rows[tile], *dout_rows[tile];
+  for (int r = 0; r < block.rows; ++r) {
+    float* row = own.q.get() + r * own.d;
+    if (wants_dk) q.read_scaled(head, block.query + r, call_.scale, row, own.work.get());
+    q_rows[r] = row;
+    if (wants_dv) dout_rows[r] = dout.read_padded(head, block.query + r, own.dout.get() + r * own.dv);
+  }
+  const std::int32_t* place = slot_.get() + first_key_[static_cast<std::size_t>(sequence.b)] + kv_head * sequence.nk;
+  for (auto entry = begin; entry < end; entry += tile) {
+    const int count = static_cast<int>(std::min<std::int64_t>(tile, end - entry));
+    float *dk_rows[tile], *dv_rows[tile];
+    for (int e = 0; e < count; ++e) {
+      const std::int64_t sum = first_sum_[n] + place[block.index[entry + e]];
+      dk_rows[e] = dk_.get() + sum * 2 * own.d;
+      dv_rows[e] = dv_.get() + sum * 2 * own.dv;
+    }
+    const std::int64_t at = entry * block.rows;
+    if (wants_dk)
+      call_.kernels.accumulate(block.ds + at, 1, block.rows, q_rows, block.rows, own.d, nullptr, dk_rows, own.d, count);
+    if (wants_dv)
+      call_.kernels.accumulate(block.p + at, 1, block.rows, dout_rows, block.rows, own.dv, nullptr, dv_rows, own.dv,
+                               count);
+  }
+}
+
+void LandmarkGradients::fold_weights(std::int64_t first, std::int64_t count) {
+  const std::int64_t heads = call_.inputs.landmarks.shape[1];
+  // The tiles of one (b, list head) are consecutive: one task each.
+  struct Task {
+    std::int64_t begin, end;
+  };
+  std::vector<Task> tasks;
+  for (std::int64_t b = sequence_of(call_.first_tile, first); b < call_.sizes.batch; ++b) {
+    const std::int64_t begin = call_.first_tile[static_cast<std::size_t>(b)];
+    if (begin >= first + count) break;
+    const std::int64_t per_head = (call_.first_tile[static_cast<std::size_t>(b) + 1] - begin) / heads;
+    for (std::int64_t hl = 0; hl < heads; ++hl) {
+      const std::int64_t from = std::max(first, begin + hl * per_head);
+      const std::int64_t to = std::min(first + count, begin + (hl + 1) * per_head);
+      if (from < to) tasks.push_back({from, to});
+    }
+  }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(call_.threads)
+  for (std::size_t n = 0; n < tasks.size(); ++n)
+    for (std::int64_t t = tasks[n].begin; t < tasks[n].end; ++t) {
+      const LandmarkBlock* blocks = blocks_.get() + (t - first) * blocks_per_tile_;
+      for (std::int32_t used = 0; used < used_[t - first]; ++used) {
+        const LandmarkBlock& block = blocks[used];
+        for (int e = 0; e < block.count; ++e) slot_sum_[block.list * k_ + block.slot[e]] += block.slot_sum[e];
+      }
+    }
+}
+
+void LandmarkGradients::store_weights() const {
+  const TensorView& gradient = call_.gradients.dlandmark_log_weight;
+  const std::int64_t heads = gradient.shape[1], lists = gradient.shape[2], total = gradient.shape[0] * heads * lists;
+#pragma omp parallel for schedule(static) num_threads(call_.threads)
+  for (std::int64_t list = 0; list < total; ++list) {
+    const std::int64_t at = list / (heads * lists) * gradient.strides[0] + list / lists % heads * gradient.strides[1] +
+                            list % lists * gradient.strides[2];
+    for (std::int64_t slot = 0; slot < gradient.shape[3]; ++slot)
+      store_double(gradient, at + slot * gradient.strides[3], active_ ? slot_sum_[list * k_ + slot] : 0);
+  }
+}
+
+std::int64_t LandmarkGradients::sum_of(std::int64_t b, std::int64_t kv_head, std::int64_t j) const {
+  if (!active_) return -1;
+  const std::int64_t begin = first_key_[static_cast<std::size_t>(b)];
+  const std::int64_t nk = (first_key_[static_cast<std::size_t>(b) + 1] - begin) / call_.sizes.hkv;
+  const std::int32_t place = slot_[begin + kv_head * nk + j];
+  return place < 0 ? -1 : first_sum_[static_cast<std::size_t>(b * call_.sizes.hkv + kv_head)] + place;
+}
+
+const float* LandmarkGradients::dk(std::int64_t b, std::int64_t kv_head, std::int64_t j) const {
+  const std::int64_t sum = sum_of(b, kv_head, j);
+  return sum < 0 ? nullptr : dk_.get() + sum * 2 * padded(call_.sizes.d);
+}
+
+const float* LandmarkGradients::dv(std::int64_t b, std::int64_t kv_head, std::int64_t j) const {
+  const std::int64_t sum = sum_of(b, kv_head, j);
+  return sum < 0 ? nullptr : dv_.get() + sum * 2 * padded(call_.sizes.dv);
+}
+
+}  // namespace dsalt::internal

@@ -1,0 +1,262 @@
+// Tiles of attention: see attention_tiles.hpp.
+#include "attention_tiles.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include <omp.h>
+
+namespace dsalt::internal {
+
+const float* Rows::read(std::int64_t head, std::int64_t token, float* buffer) const {
+  const std::int64_t n = channels(), start = offset(head, token), step = view_.strides[2];
+  const bool contiguous = step == 1 || n <= 1;
+  switch (view_.dtype) {
+    case DType::f32:
+      if (contiguous) return view_.at<float>(start);
+      for (std::int64_t c = 0; c < n; ++c) buffer[c] = *view_.at<float>(start + c * step);
+      return buffer;
+    case DType::bf16:
+      if (contiguous)
+        kernels_.widen_bf16(view_.at<std::uint16_t>(start), buffer, n);
+      else
+        for (std::int64_t c = 0; c < n; ++c) buffer[c] = to_float(*view_.at<bfloat16>(start + c * step));
+      return buffer;
+    case DType::f16:
+      if (contiguous)
+        kernels_.widen_f16(view_.at<std::uint16_t>(start), buffer, n);
+      else
+        for (std::int64_t c = 0; c < n; ++c) buffer[c] = to_float(*view_.at<float16>(start + c * step));
+      return buffer;
+    case DType::f64:
+    case DType::i32: break;  // refused by supports()
+  }
+  return buffer;
+}
+
+const float* Rows::read_padded(std::int64_t head, std::int64_t token, float* buffer) const {
+  const float* row = read(head, token, buffer);
+  const std::int64_t n = channels(), width = padded(n);
+  if (row != buffer) {
+    if (n == width) return row;
+    std::copy(row, row + n, buffer);
+  }
+  std::fill(buffer + n, buffer + width, 0.0f);
+  return buffer;
+}
+
+void Rows::read_scaled(std::int64_t head, std::int64_t token, double scale, float* buffer, float* work) const {
+  const std::int64_t n = channels();
+  kernels_.scaled(read(head, token, work), scale, buffer, n);
+  std::fill(buffer + n, buffer + padded(n), 0.0f);
+}
+
+void Rows::write(std::int64_t head, std::int64_t token, const float* row, float* work) const {
+  const std::int64_t n = channels(), start = offset(head, token), step = view_.strides[2];
+  const bool contiguous = step == 1 || n <= 1;
+  if (view_.dtype == DType::f32) {
+    if (contiguous)
+      std::copy(row, row + n, view_.at<float>(start));
+    else
+      for (std::int64_t c = 0; c < n; ++c) *view_.at<float>(start + c * step) = row[c];
+    return;
+  }
+  auto* bits = contiguous ? view_.at<std::uint16_t>(start) : reinterpret_cast<std::uint16_t*>(work);
+  (view_.dtype == DType::bf16 ? kernels_.narrow_bf16 : kernels_.narrow_f16)(row, bits, n);
+  if (!contiguous)
+    for (std::int64_t c = 0; c < n; ++c) *view_.at<std::uint16_t>(start + c * step) = bits[c];
+}
+
+void RowTile::fill(const RowMask& mask, std::int64_t first_head, std::int64_t begin, int rows) {
+  const AttentionProblem& problem = mask.problem;
+  const AttentionSequence& sequence = mask.sequence;
+  count = rows;
+  common = {0, sequence.nk};
+  for (int r = 0; r < rows; ++r) {
+    head[r] = first_head + (begin + r) / sequence.nq;
+    query[r] = (begin + r) % sequence.nq;
+    position[r] = mask.position(query[r]);
+    window[r] = mask.window(head[r], query[r]);
+    range[r] = dense_range(problem.mask, window[r], position[r], sequence.nk, problem.bidirectional);
+    common = {std::max(common.begin, range[r].begin), std::min(common.end, range[r].end)};
+    edge[r] = no_edge;
+    if (!problem.soft_edge || range[r].begin >= range[r].end) continue;
+    const double inner = window[r] - problem.soft_edge->edge;  // distances above it are in the edge
+    if (inner < 4.0e18) edge[r] = inner < 0 ? 0 : static_cast<std::int64_t>(std::floor(inner)) + 1;
+  }
+}
+
+std::int64_t RowTile::next_key(std::int64_t from) const {
+  std::int64_t nearest = INT64_MAX;
+  for (int r = 0; r < count; ++r) {
+    const std::int64_t begin = std::max(range[r].begin, from);
+    if (begin < range[r].end) nearest = std::min(nearest, begin);
+  }
+  return nearest == INT64_MAX ? -1 : nearest;
+}
+
+bool TileMask::cut(const RowTile& rows, std::int64_t start, int length) {
+  if (rows.count == tile && rows.common.begin <= start && rows.common.end >= start + length) {
+    row_begin = key_begin = 0;
+    row_end = tile;
+    key_end = length;
+    partial = false;
+    std::fill(first, first + tile, 0);
+    std::fill(last, last + tile, length - 1);
+    return true;
+  }
+  row_begin = tile;
+  row_end = 0;
+  key_begin = tile;
+  key_end = 0;
+  for (int r = 0; r < rows.count; ++r) {
+    const std::int64_t begin = std::max(rows.range[r].begin, start), end = std::min(rows.range[r].end, start + length);
+    if (begin >= end) {
+      first[r] = tile;
+      last[r] = -1;
+      continue;
+    }
+    first[r] = static_cast<std::int32_t>(begin - start);
+    last[r] = static_cast<std::int32_t>(end - start) - 1;
+    row_begin = std::min(row_begin, r);
+    row_end = r + 1;
+    key_begin = std::min<int>(key_begin, first[r]);
+    key_end = std::max<int>(key_end, last[r] + 1);
+  }
+  if (row_end == 0) return false;
+  key_begin = key_begin / 4 * 4;
+  partial = false;
+  for (int lane = rows.count; lane < tile; ++lane) {
+    first[lane] = tile;
+    last[lane] = -1;
+  }
+  for (int lane = lanes_begin(row_begin); lane < lanes_end(row_end); ++lane)
+    partial = partial || first[lane] > key_begin || last[lane] < key_end - 1;
+  return true;
+}
+
+LandmarkLists::LandmarkLists(const AttentionProblem& problem, const AttentionInputs& inputs, int threads)
+    : problem_(problem), present_(inputs.landmarks.present()) {
+  if (!present_) return;
+  heads_ = inputs.landmarks.shape[1];
+  lists_ = inputs.landmarks.shape[2];
+  k_ = inputs.landmarks.shape[3];
+  // Lists of at least two row tiles are worth keeping; there are few of those.
+  shared_ = k_ > 0 && (!problem.landmark_chunk || *problem.landmark_chunk >= 2 * tile);
+  if (!shared_) return;
+  const std::int64_t total = inputs.landmarks.shape[0] * heads_ * lists_;
+  index_ = Array<std::int32_t>::raw(total * k_);
+  slot_ = Array<std::int32_t>::raw(total * k_);
+  weight_ = Array<float>::raw(total * k_);
+  count_ = Array<std::int32_t>::raw(total);
+  std::vector<std::vector<std::uint64_t>> keys(static_cast<std::size_t>(threads),
+                                               std::vector<std::uint64_t>(static_cast<std::size_t>(k_)));
+  const std::int64_t per_sequence = heads_ * lists_;
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<std::uint64_t>& mine = keys[static_cast<std::size_t>(omp_get_thread_num())];
+#pragma omp for schedule(dynamic, 16)
+    for (std::int64_t list = 0; list < total; ++list) {
+      const AttentionSequence sequence = attention_sequence(inputs, list / per_sequence);
+      count_[list] =
+          prepare(sequence, list, index_.get() + list * k_, slot_.get() + list * k_, weight_.get() + list * k_, mine);
+    }
+  }
+}
+
+std::int64_t LandmarkLists::list_of(const AttentionSequence& sequence, std::int64_t head, std::int64_t query) const {
+  const std::int64_t t = problem_.landmark_chunk ? (query + problem_.landmark_offset) / *problem_.landmark_chunk : 0;
+  return (sequence.b * heads_ + (heads_ == 1 ? 0 : head)) * lists_ + t;
+}
+
+LandmarkList LandmarkLists::get(const AttentionSequence& sequence, std::int64_t list, ListScratch& scratch) const {
+  if (shared_) return {index_.get() + list * k_, slot_.get() + list * k_, weight_.get() + list * k_, count_[list]};
+  if (scratch.prepared != list) {
+    scratch.count =
+        prepare(sequence, list, scratch.index.get(), scratch.slot.get(), scratch.weight.get(), scratch.keys);
+    scratch.prepared = list;
+  }
+  return {scratch.index.get(), scratch.slot.get(), scratch.weight.get(), scratch.count};
+}
+
+int LandmarkLists::prepare(const AttentionSequence& sequence, std::int64_t list, std::int32_t* index,
+                           std::int32_t* slot, float* weight, std::vector<std::uint64_t>& keys) const {
+  const std::int64_t t = list % lists_, hl = list / lists_ % heads_;
+  const TensorView indices = sequence.landmarks.select(0, hl).select(0, t);
+  std::size_t count = 0;
+  bool ascending = true;
+  for (std::int64_t k = 0; k < k_; ++k) {
+    const std::int32_t l = *indices.at<std::int32_t>(k * indices.strides[0]);
+    if (l < 0 || l >= sequence.nk) continue;
+    keys[count] = static_cast<std::uint64_t>(l) << 32 | static_cast<std::uint64_t>(k);
+    ascending = ascending && (count == 0 || keys[count - 1] >> 32 < keys[count] >> 32);
+    ++count;
+  }
+  const auto end = keys.begin() + static_cast<std::ptrdiff_t>(count);
+  if (!ascending) std::sort(keys.begin(), end);
+  int used = 0;
+  for (std::size_t n = 0; n < count; ++n) {
+    if (n > 0 && keys[n] >> 32 == keys[n - 1] >> 32) continue;  // repeated: the lowest slot comes first
+    index[used] = static_cast<std::int32_t>(keys[n] >> 32);
+    slot[used] = static_cast<std::int32_t>(keys[n] & 0xffffffffu);
+    ++used;
+  }
+  if (sequence.landmark_log_weight.present()) {
+    const TensorView weights = sequence.landmark_log_weight.select(0, hl).select(0, t);
+    for (int n = 0; n < used; ++n) weight[n] = *weights.at<float>(slot[n] * weights.strides[0]);
+  } else {
+    std::fill(weight, weight + used, 0.0f);
+  }
+  return used;
+}
+
+void LandmarkRun::fill(const RowTile& rows, int begin, const LandmarkLists& lists, const AttentionSequence& sequence,
+                       bool bidirectional) {
+  constexpr std::int64_t highest = std::numeric_limits<std::int32_t>::max();
+  row_begin = begin;
+  list = lists.list_of(sequence, rows.head[begin], rows.query[begin]);
+  for (row_end = begin + 1; row_end < rows.count; ++row_end)
+    if (lists.list_of(sequence, rows.head[row_end], rows.query[row_end]) != list) break;
+  for (int lane = lanes_begin(row_begin); lane < lanes_end(row_end); ++lane) {
+    first[lane] = 1;
+    last[lane] = 0;
+    newest[lane] = -1;
+    if (lane < row_begin || lane >= row_end) continue;
+    if (rows.range[lane].begin < rows.range[lane].end) {
+      first[lane] = static_cast<std::int32_t>(std::min(rows.range[lane].begin, highest));
+      last[lane] = static_cast<std::int32_t>(std::min(rows.range[lane].end - 1, highest));
+      if (rows.range[lane].begin > highest) last[lane] = first[lane] - 1;
+    }
+    newest[lane] =
+        static_cast<std::int32_t>(bidirectional ? highest : std::clamp<std::int64_t>(rows.position[lane], -1, highest));
+  }
+}
+
+int LandmarkRun::reachable(const LandmarkList& landmarks) const {
+  const std::int32_t limit = *std::max_element(newest + row_begin, newest + row_end);
+  return static_cast<int>(std::upper_bound(landmarks.index, landmarks.index + landmarks.count, limit) -
+                          landmarks.index);
+}
+
+void DropoutTile::fill(const RowTile& rows, const TileMask& mask, std::int64_t start, std::int64_t key_stride,
+                       std::int64_t row_stride, float* keep) const {
+  for (int r = mask.row_begin; r < mask.row_end; ++r) {
+    for (int j = mask.first[r] / 4 * 4; j <= mask.last[r]; j += 4) {
+      const auto words = dropout_words(dropout_, first_ + rows.head[r], rows.query[r], start + j);
+      for (int n = 0; n < 4 && j + n <= mask.last[r]; ++n)
+        keep[(j + n) * key_stride + r * row_stride] = words[static_cast<std::size_t>(n)] >= threshold_ ? kept_ : 0;
+    }
+  }
+}
+
+void DropoutTile::fill(const RowTile& rows, const LandmarkRun& run, const std::int32_t* index, int count,
+                       float* keep) const {
+  for (int r = run.row_begin; r < run.row_end; ++r) {
+    for (int n = 0; n < count; ++n) {
+      const auto words = dropout_words(dropout_, first_ + rows.head[r], rows.query[r], index[n]);
+      keep[n * tile + r] = words[static_cast<std::size_t>(index[n] & 3)] >= threshold_ ? kept_ : 0;
+    }
+  }
+}
+
+}  // namespace dsalt::internal

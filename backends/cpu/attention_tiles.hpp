@@ -1,0 +1,201 @@
+// What the forward and backward pass of CPU attention share: float32 rows of strided views, tiles of query rows with
+// their key ranges, prepared landmark lists, soft-edge bias and dropout factors of a tile.
+//
+// Key tiles start at multiples of `tile` of the key's index in its sequence, landmark blocks at multiples of `tile` of
+// the sorted list: a row meets its keys in the same groups whatever else is in the call.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "dsalt/attention.hpp"
+#include "internal/admitted.hpp"
+#include "internal/dropout.hpp"
+#include "internal/sequence.hpp"
+#include "kernels.hpp"
+
+namespace dsalt::internal {
+
+/// Rounded up to whole lane groups.
+inline std::int64_t padded(std::int64_t n) { return (n + lane_group - 1) / lane_group * lane_group; }
+inline int lanes_begin(int row) { return row / lane_group * lane_group; }
+inline int lanes_end(int row) { return (row + lane_group - 1) / lane_group * lane_group; }
+
+/// Array aligned to 64 bytes, zero-initialised unless made by `raw`.
+template <class T>
+class Array {
+ public:
+  Array() = default;
+  explicit Array(std::int64_t n) : Array(raw(n)) {
+    std::memset(static_cast<void*>(data_.get()), 0, static_cast<std::size_t>(n) * sizeof(T));
+  }
+  static Array raw(std::int64_t n) {
+    Array array;
+    array.data_.reset(static_cast<T*>(::operator new[](static_cast<std::size_t>(n) * sizeof(T), std::align_val_t{64})));
+    return array;
+  }
+  T* get() const { return data_.get(); }
+  T& operator[](std::int64_t n) const { return data_.get()[n]; }
+
+ private:
+  struct Free {
+    void operator()(T* p) const { ::operator delete[](p, std::align_val_t{64}); }
+  };
+  std::unique_ptr<T, Free> data_;
+};
+
+/// Rows of a [heads, tokens, channels] view of float32, bfloat16 or float16 as contiguous float32, and back.
+class Rows {
+ public:
+  Rows(const Kernels& kernels, const TensorView& view) : kernels_(kernels), view_(view) {}
+  std::int64_t channels() const { return view_.shape[2]; }
+
+  /// The row in place when it is contiguous float32, otherwise converted into `buffer`.
+  const float* read(std::int64_t head, std::int64_t token, float* buffer) const;
+  /// The same, readable up to padded(channels), zero past the channels.
+  const float* read_padded(std::int64_t head, std::int64_t token, float* buffer) const;
+  /// buffer = scale * row rounded once, zero up to padded(channels). `work` holds padded(channels) floats.
+  void read_scaled(std::int64_t head, std::int64_t token, double scale, float* buffer, float* work) const;
+  /// Rounds to nearest even. `work` holds padded(channels) floats.
+  void write(std::int64_t head, std::int64_t token, const float* row, float* work) const;
+
+ private:
+  std::int64_t offset(std::int64_t head, std::int64_t token) const {
+    return head * view_.strides[0] + token * view_.strides[1];
+  }
+  const Kernels& kernels_;
+  TensorView view_;
+};
+
+/// Up to `tile` query rows of one sequence and what each admits by position: row r is query (begin + r) % nq of head
+/// first_head + (begin + r) / nq.
+struct RowTile {
+  int count = 0;
+  std::int64_t head[tile], query[tile], position[tile];
+  KeyRange range[tile];     // all keys, the causal prefix, or the window
+  double window[tile];      // w; -1 without windows
+  std::int64_t edge[tile];  // smallest distance inside the soft edge; no_edge when there is none
+  KeyRange common;          // keys that every row admits by position
+  static constexpr std::int64_t no_edge = INT64_MAX;
+
+  void fill(const RowMask& mask, std::int64_t first_head, std::int64_t begin, int rows);
+  /// First key >= from that some row admits by position; -1 when there is none.
+  std::int64_t next_key(std::int64_t from) const;
+};
+
+/// A tile of rows cut to the keys [start, start + length), indices relative to start.
+struct TileMask {
+  alignas(64) std::int32_t first[tile], last[tile];  // inclusive; first > last: the row has no key here
+  int row_begin, row_end;                            // rows that have some
+  int key_begin, key_end;                            // keys that some row admits; key_begin is a multiple of 4
+  bool partial;                                      // some lane does not admit all of [key_begin, key_end)
+
+  /// False when no row has a key here.
+  bool cut(const RowTile& rows, std::int64_t start, int length);
+};
+
+/// The soft edge of row r in keys [start + key_begin, start + key_end): calls body(first key, relative; count; z) for
+/// its one or two pieces, z[n] = (w - e) / tau.
+template <class Body>
+void for_each_edge(const RowTile& rows, int r, double tau, std::int64_t start, int key_begin, int key_end,
+                   Body&& body) {
+  if (rows.edge[r] == RowTile::no_edge) return;
+  float z[tile];
+  const std::int64_t p = rows.position[r];
+  const auto piece = [&](std::int64_t begin, std::int64_t end) {
+    begin = std::max({begin, rows.range[r].begin, start + key_begin});
+    end = std::min({end, rows.range[r].end, start + key_end});
+    if (begin >= end) return;
+    for (std::int64_t j = begin; j < end; ++j)
+      z[j - begin] = static_cast<float>((rows.window[r] - static_cast<double>(j <= p ? p - j : j - p)) / tau);
+    body(static_cast<int>(begin - start), static_cast<int>(end - begin), static_cast<const float*>(z));
+  };
+  piece(INT64_MIN, p - rows.edge[r] + 1);
+  piece(std::max(p + 1, p + rows.edge[r]), INT64_MAX);
+}
+
+/// A prepared list: valid indices in [0, nk), ascending, each once by its lowest slot.
+struct LandmarkList {
+  const std::int32_t* index = nullptr;
+  const std::int32_t* slot = nullptr;
+  const float* weight = nullptr;  // log-weights, 0 without
+  int count = 0;
+};
+
+/// Room to prepare one list.
+struct ListScratch {
+  explicit ListScratch(std::int64_t k) : index(k), slot(k), weight(k), keys(static_cast<std::size_t>(k)) {}
+  Array<std::int32_t> index, slot;
+  Array<float> weight;
+  std::vector<std::uint64_t> keys;
+  std::int64_t prepared = -1;  // which list
+  int count = 0;
+};
+
+/// The landmark lists of a call. Lists that many row tiles read are prepared once, up front; short-lived ones when a
+/// tile needs them, in O(K) memory per thread.
+class LandmarkLists {
+ public:
+  LandmarkLists(const AttentionProblem& problem, const AttentionInputs& inputs, int threads);
+  bool present() const { return present_; }
+  std::int64_t slots() const { return k_; }
+  /// Which list row (head, query) reads, an index into [B,Hl,T].
+  std::int64_t list_of(const AttentionSequence& sequence, std::int64_t head, std::int64_t query) const;
+  LandmarkList get(const AttentionSequence& sequence, std::int64_t list, ListScratch& scratch) const;
+
+ private:
+  int prepare(const AttentionSequence& sequence, std::int64_t list, std::int32_t* index, std::int32_t* slot,
+              float* weight, std::vector<std::uint64_t>& keys) const;
+
+  const AttentionProblem& problem_;
+  bool present_ = false, shared_ = false;
+  std::int64_t heads_ = 0, lists_ = 0, k_ = 0;
+  Array<std::int32_t> index_, slot_, count_;
+  Array<float> weight_;
+};
+
+/// Consecutive rows of a tile that read one list, ready for the mask kernel (lanes outside the run admit nothing).
+struct LandmarkRun {
+  int row_begin, row_end;
+  std::int64_t list;
+  alignas(64) std::int32_t first[tile], last[tile], newest[tile];
+
+  /// The run that starts at row `begin`.
+  void fill(const RowTile& rows, int begin, const LandmarkLists& lists, const AttentionSequence& sequence,
+            bool bidirectional);
+  /// How many leading entries of the list some row of the run could admit.
+  int reachable(const LandmarkList& list) const;
+};
+
+/// Dropout factors 0 or 1/(1-p) of a tile.
+class DropoutTile {
+ public:
+  DropoutTile(const AttentionProblem& problem, std::int64_t batch, std::int64_t heads)
+      : dropout_(problem.dropout.value_or(Dropout{})), active_(problem.dropout.has_value()), first_(batch * heads) {
+    threshold_ = dropout_threshold(dropout_.p);
+    kept_ = dropout_.p < 1 ? static_cast<float>(1 / (1 - dropout_.p)) : 0;
+  }
+  bool active() const { return active_; }
+  /// keep[(j - start) * key_stride + r * row_stride] for row r in its own range within [start, start + length).
+  void fill(const RowTile& rows, const TileMask& mask, std::int64_t start, std::int64_t key_stride,
+            std::int64_t row_stride, float* keep) const;
+  /// keep[n * tile + r] for landmarks index[n], n in [0,count).
+  void fill(const RowTile& rows, const LandmarkRun& run, const std::int32_t* index, int count, float* keep) const;
+
+ private:
+  Dropout dropout_;
+  bool active_;
+  std::int64_t first_;
+  std::uint64_t threshold_;
+  float kept_;
+};
+
+/// scale, or 1/sqrt(D) when absent.
+inline double score_scale(const AttentionProblem& problem, std::int64_t d) {
+  return problem.scale ? *problem.scale : 1 / std::sqrt(static_cast<double>(d));
+}
+
+}  // namespace dsalt::internal

@@ -1,0 +1,38 @@
+// Chooses the kernel table of the running machine; DSALT_CPU_ISA forces one.
+#include <string>
+#include <string_view>
+
+#include "dsalt/errors.hpp"
+#include "kernels.hpp"
+
+namespace dsalt::internal {
+
+int available_kernels(KernelChoice (&choices)[3]) {
+  int count = 0;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    choices[count++] = {"avx512", &kernels_avx512};
+  if (avx2) choices[count++] = {"avx2", &kernels_avx2};
+#endif
+  choices[count++] = {"scalar", &kernels_scalar};
+  return count;
+}
+
+const Kernels& select_kernels(const char* isa) {
+  KernelChoice choices[3];
+  const int count = available_kernels(choices);
+  const std::string_view wanted = isa ? isa : "";
+  if (wanted.empty()) return *choices[0].table;
+  std::string names;
+  for (int n = 0; n < count; ++n) {
+    if (wanted == choices[n].key) return *choices[n].table;
+    names += (n ? ", " : "") + std::string(choices[n].key);
+  }
+  throw InvalidArgument("DSALT_CPU_ISA: got \"" + std::string(wanted) +
+                        "\", need one that this machine runs: " + names);
+}
+
+}  // namespace dsalt::internal

@@ -1,0 +1,103 @@
+// One float32 vector of DSALT_LANES lanes and the elementary functions on it, for kernels.cpp alone.
+//
+// Everything is in an unnamed namespace and nothing from the standard library is instantiated: the file is compiled
+// once per instruction set, and no symbol may be shared between those objects.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace dsalt::internal {
+namespace {
+
+constexpr int lanes = DSALT_LANES;
+using F = float __attribute__((vector_size(4 * DSALT_LANES)));
+using I = std::int32_t __attribute__((vector_size(4 * DSALT_LANES)));
+using U = std::uint32_t __attribute__((vector_size(4 * DSALT_LANES)));
+using H = std::uint16_t __attribute__((vector_size(2 * DSALT_LANES)));
+using D = double __attribute__((vector_size(8 * DSALT_LANES)));
+// The same with the alignment of an element, for memory of the caller. (Typedefs: clang ignores `aligned` in an alias.)
+typedef float FMemory __attribute__((vector_size(4 * DSALT_LANES), aligned(4), may_alias));
+typedef std::int32_t IMemory __attribute__((vector_size(4 * DSALT_LANES), aligned(4), may_alias));
+typedef std::uint16_t HMemory __attribute__((vector_size(2 * DSALT_LANES), aligned(2), may_alias));
+typedef double DMemory __attribute__((vector_size(8 * DSALT_LANES), aligned(8), may_alias));
+
+inline F load(const float* p) { return (F) * reinterpret_cast<const FMemory*>(p); }
+inline I load(const std::int32_t* p) { return (I) * reinterpret_cast<const IMemory*>(p); }
+inline void store(float* p, F x) { *reinterpret_cast<FMemory*>(p) = (FMemory)x; }
+inline F broadcast(float x) { return x - F{}; }  // x - 0 keeps every x, -0 included
+inline I broadcast(std::int32_t x) { return x - I{}; }
+
+/// a * b + c: one rounding where the instruction set has it, two on the baseline.
+inline F multiply_add(F a, F b, F c) {
+#if defined(__AVX512F__) && DSALT_LANES == 16
+  return (F)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__) && DSALT_LANES == 8
+  return (F)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  return a * b + c;
+#endif
+}
+
+inline bool any_not_finite(F x) {
+  const I bad = x - x != F{};
+  bool any = false;
+#if defined(__AVX512F__) && DSALT_LANES == 16
+  any = _mm512_movepi32_mask((__m512i)bad) != 0;
+#elif defined(__AVX2__) && DSALT_LANES == 8
+  any = _mm256_movemask_ps((__m256)bad) != 0;
+#else
+  for (int n = 0; n < lanes; ++n) any = any || bad[n] != 0;
+#endif
+  return any;
+}
+
+/// The larger operand; x when either is NaN.
+inline F larger(F x, F than) { return than > x ? than : x; }
+
+constexpr float infinity = __builtin_inff();
+
+/// exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln(2)/2; exp(r) by a polynomial whose relative error is 3.1e-9
+/// (minimax, constrained to 1 + r + ...).
+inline F exponential(F x) {
+  x = x < -110.0f ? broadcast(-110.0f) : x;  // below half the smallest subnormal; NaN passes both comparisons
+  x = x > 100.0f ? broadcast(100.0f) : x;    // above the largest float
+  const F magic = broadcast(0x1.8p23f);      // adding it rounds to a whole number, ties to even
+  const F n = (x * 0x1.715476p+0f + magic) - magic;
+  F r = multiply_add(n, broadcast(-0x1.62e4p-1f), x);  // 15 bits of ln 2: n times it is exact
+  r = multiply_add(n, broadcast(-0x1.7f7d1cp-20f), r);
+  F p = multiply_add(broadcast(0x1.6a2466p-10f), r, broadcast(0x1.1239e2p-7f));
+  p = multiply_add(p, r, broadcast(0x1.5558f2p-5f));
+  p = multiply_add(p, r, broadcast(0x1.555492p-3f));
+  p = multiply_add(p, r, broadcast(0x1.fffffcp-2f));
+  p = multiply_add(p, r, broadcast(1.0f));
+  p = multiply_add(p, r, broadcast(1.0f));
+#if defined(__AVX512F__) && DSALT_LANES == 16
+  return (F)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)n);
+#else
+  // Two exact factors, so that a subnormal result is rounded once. A NaN n converts to something: p is NaN then.
+  const I whole = __builtin_convertvector(n, I), half = whole >> 1;
+  const F low = (F)((half + 127) << 23), high = (F)((whole - half + 127) << 23);
+  return p * low * high;
+#endif
+}
+
+/// log(1 + x) for x in [0,1]: 2 atanh(s), s = x / (2 + x) <= 1/3; the series is cut below 2^-31 of the result.
+inline F log_one_plus(F x) {
+  const F s = x / (2.0f + x), s2 = s * s;
+  F p = broadcast(1.0f / 17);
+  p = multiply_add(p, s2, broadcast(1.0f / 15));
+  p = multiply_add(p, s2, broadcast(1.0f / 13));
+  p = multiply_add(p, s2, broadcast(1.0f / 11));
+  p = multiply_add(p, s2, broadcast(1.0f / 9));
+  p = multiply_add(p, s2, broadcast(1.0f / 7));
+  p = multiply_add(p, s2, broadcast(1.0f / 5));
+  p = multiply_add(p, s2, broadcast(1.0f / 3));
+  return 2.0f * multiply_add(s * s2, p, s);
+}
+
+}  // namespace
+}  // namespace dsalt::internal

@@ -1,0 +1,249 @@
+// The matrix and softmax kernels of every instruction set: right within rounding, and each element the same bits
+// whatever else the call covers.
+#include <boost/test/unit_test.hpp>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "kernels_support.hpp"
+
+using namespace dsalt;
+using namespace dsalt::test;
+using internal::Kernels;
+using internal::tile;
+
+namespace {
+
+constexpr float inf = std::numeric_limits<float>::infinity();
+constexpr float quiet_nan = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<float> normal(std::size_t n, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> distribution;
+  std::vector<float> values(n);
+  for (float& x : values) x = distribution(generator);
+  return values;
+}
+
+std::vector<const float*> row_pointers(const std::vector<float>& data, std::size_t width) {
+  std::vector<const float*> rows;
+  for (std::size_t at = 0; at + width <= data.size(); at += width) rows.push_back(data.data() + at);
+  return rows;
+}
+
+bool same(float a, float b) { return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b); }
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(cpu_kernels_matrix)
+
+BOOST_AUTO_TEST_CASE(scores) {
+  for (const Kernels* kernels : tables())
+    for (const std::size_t channels : {1u, 8u, 63u, 64u, 65u, 200u}) {
+      const std::vector<float> packed = normal(channels * tile, 1), data = normal(channels * tile, 2);
+      const auto rows = row_pointers(data, channels);
+      std::vector<float> out(tile * tile);
+      kernels->scores(packed.data(), rows.data(), tile, static_cast<std::int64_t>(channels), 0, tile, out.data());
+      for (int r = 0; r < tile; ++r)
+        for (int lane = 0; lane < tile; ++lane) {
+          double sum = 0, size = 0;
+          for (std::size_t c = 0; c < channels; ++c) {
+            const double term = static_cast<double>(rows[static_cast<std::size_t>(r)][c]) *
+                                static_cast<double>(packed[c * tile + static_cast<std::size_t>(lane)]);
+            sum += term;
+            size += std::fabs(term);
+          }
+          BOOST_REQUIRE(std::fabs(static_cast<double>(out[static_cast<std::size_t>(r * tile + lane)]) - sum) <=
+                        4 * 0x1p-24 * size);
+        }
+      for (int count = 1; count <= 13; ++count)
+        for (int begin = 0; begin < tile; begin += 16)
+          for (int end = begin + 16; end <= tile; end += 16) {
+            std::vector<float> part(tile * tile, quiet_nan);
+            kernels->scores(packed.data(), rows.data() + 5, count, static_cast<std::int64_t>(channels), begin, end,
+                            part.data());
+            int wrong = 0;
+            for (int r = 0; r < tile; ++r)
+              for (int lane = 0; lane < tile; ++lane) {
+                const float value = part[static_cast<std::size_t>(r * tile + lane)];
+                const bool covered = r < count && lane >= begin && lane < end;
+                wrong +=
+                    covered ? !same(value, out[static_cast<std::size_t>((r + 5) * tile + lane)]) : !std::isnan(value);
+              }
+            BOOST_REQUIRE(wrong == 0);
+          }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(accumulate) {
+  for (const Kernels* kernels : tables())
+    for (const std::size_t width : {16u, 32u, 48u, 64u, 80u, 128u}) {
+      std::vector<float> a = normal(tile * tile, 3);
+      for (std::size_t n = 0; n < a.size(); n += 3) a[n] = 0;
+      const std::vector<float> data = normal(tile * width, 4), start = normal(tile * width, 5);
+      const auto rows = row_pointers(data, width);
+      std::vector<float> alpha(tile, 1);
+      alpha[7] = 0.25f;
+      const auto compute = [&](int first, int count, int terms, bool transposed) {
+        std::vector<float> hi = start, lo(tile * width, 0);
+        hi.insert(hi.end(), lo.begin(), lo.end());
+        std::vector<float*> out;
+        for (int r = 0; r < tile; ++r) out.push_back(hi.data() + static_cast<std::size_t>(r) * width);
+        std::vector<float> weights = a;
+        if (transposed)
+          for (int t = 0; t < tile; ++t)
+            for (int r = 0; r < tile; ++r)
+              weights[static_cast<std::size_t>(r * tile + t)] = a[static_cast<std::size_t>(t * tile + r)];
+        const std::int64_t t_stride = transposed ? 1 : tile, r_stride = transposed ? tile : 1;
+        kernels->accumulate(weights.data() + first * r_stride, t_stride, r_stride, rows.data(), terms,
+                            static_cast<std::int64_t>(width), alpha.data() + first, out.data() + first,
+                            static_cast<std::int64_t>(tile * width), count);
+        return hi;
+      };
+      const std::vector<float> whole = compute(0, tile, tile, false);
+      for (std::size_t r = 0; r < tile; ++r)
+        for (std::size_t c = 0; c < width; ++c) {
+          double sum = static_cast<double>(alpha[r]) * static_cast<double>(start[r * width + c]);
+          double size = std::fabs(sum);
+          for (std::size_t t = 0; t < tile; ++t) {
+            const double term = static_cast<double>(a[t * tile + r]) * static_cast<double>(rows[t][c]);
+            sum += term;
+            size += std::fabs(term);
+          }
+          const double value =
+              static_cast<double>(whole[r * width + c]) + static_cast<double>(whole[(tile + r) * width + c]);
+          BOOST_REQUIRE(std::fabs(value - sum) <= 4 * 0x1p-24 * size);
+        }
+      BOOST_TEST(compute(0, tile, tile, true) == whole);
+      for (int first = 0; first < 9; first += 4)
+        for (int count = 1; count <= 13; ++count) {
+          const std::vector<float> part = compute(first, count, tile, false);
+          for (std::size_t r = 0; r < tile; ++r) {
+            const bool covered = r >= static_cast<std::size_t>(first) && r < static_cast<std::size_t>(first + count);
+            const float* expected = (covered ? whole.data() : start.data()) + r * width;
+            BOOST_REQUIRE(std::memcmp(part.data() + r * width, expected, width * sizeof(float)) == 0);
+          }
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(accumulate_ignores_what_has_no_weight) {
+  for (const Kernels* kernels : tables()) {
+    std::vector<float> a(tile * tile, 0), data = normal(tile * 64, 6), hi(2 * tile * 64, 0);
+    for (int r = 0; r < tile; ++r) a[static_cast<std::size_t>(3 * tile + r)] = 2;
+    a[10 * tile + 20] = 1;  // row 20 alone takes term 10
+    for (const std::size_t t : {10u, 11u})
+      for (std::size_t c = 0; c < 64; ++c) data[t * 64 + c] = c % 2 ? quiet_nan : inf;
+    const auto rows = row_pointers(data, 64);
+    std::vector<float*> out;
+    for (std::size_t r = 0; r < tile; ++r) out.push_back(hi.data() + r * 64);
+    kernels->accumulate(a.data(), tile, 1, rows.data(), tile, 64, nullptr, out.data(), tile * 64, tile);
+    for (std::size_t r = 0; r < tile; ++r)
+      for (std::size_t c = 0; c < 64; ++c)
+        BOOST_REQUIRE((r == 20 ? !std::isfinite(hi[r * 64 + c]) : hi[r * 64 + c] == 2 * data[3 * 64 + c]));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(compensated_sums_do_not_drift) {
+  // 100,000 tiles of 64 times 0.1: plain float32 sums are off by thousands of ulp.
+  for (const Kernels* kernels : tables()) {
+    const std::vector<float> a(tile, 1), data(tile * 16, 0.1f);
+    const auto rows = row_pointers(data, 16);
+    std::vector<float> sum(32, 0);
+    float* out[] = {sum.data()};
+    for (int n = 0; n < 100000; ++n) kernels->accumulate(a.data(), 1, 1, rows.data(), tile, 16, nullptr, out, 16, 1);
+    const double right = 100000.0 * 64 * static_cast<double>(0.1f);
+    BOOST_TEST(std::fabs((static_cast<double>(sum[0]) + static_cast<double>(sum[16])) / right - 1) < 64 * 0x1p-24);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(transpose) {
+  for (const Kernels* kernels : tables())
+    for (const std::size_t channels : {1u, 7u, 16u, 40u, 64u})
+      for (const int count : {1, 4, 17, 63, 64}) {
+        const std::vector<float> data = normal(tile * channels, 7);
+        const auto rows = row_pointers(data, channels);
+        std::vector<float> packed(channels * tile, quiet_nan);
+        kernels->transpose(rows.data(), count, static_cast<std::int64_t>(channels), packed.data());
+        int wrong = 0;
+        for (std::size_t c = 0; c < channels; ++c)
+          for (int lane = 0; lane < tile; ++lane)
+            wrong += packed[c * tile + static_cast<std::size_t>(lane)] !=
+                     (lane < count ? rows[static_cast<std::size_t>(lane)][c] : 0);
+        BOOST_TEST(wrong == 0);
+      }
+}
+
+BOOST_AUTO_TEST_CASE(masks) {
+  for (const Kernels* kernels : tables()) {
+    alignas(64) std::int32_t first[tile], last[tile], newest[tile], key[tile];
+    float bias[tile];
+    for (int n = 0; n < tile; ++n) {
+      first[n] = n % 13;
+      last[n] = first[n] + n % 29 - 2;
+      newest[n] = n % 40;
+      key[n] = n * 2 / 3;
+      bias[n] = static_cast<float>(n) / 8;
+    }
+    const std::vector<float> start(tile * tile, 1);
+    std::vector<float> a = start, b = start, c = start;
+    kernels->mask_lanes(a.data(), tile, 0, first, last, 16, 48);
+    kernels->mask_rows(b.data(), tile, first, last, 16, 48);
+    kernels->mask_landmarks(c.data(), tile, key, bias, first, last, newest, 16, 48);
+    int wrong = 0;
+    for (int r = 0; r < tile; ++r)
+      for (int lane = 0; lane < tile; ++lane) {
+        const auto at = static_cast<std::size_t>(r * tile + lane);
+        const bool used = lane >= 16 && lane < 48;
+        wrong += a[at] != (used && !(first[lane] <= r && r <= last[lane]) ? -inf : 1);
+        wrong += b[at] != (used && !(first[r] <= lane && lane <= last[r]) ? -inf : 1);
+        const bool refused = (first[lane] <= key[r] && key[r] <= last[lane]) || key[r] > newest[lane];
+        wrong += c[at] != (used ? refused ? -inf : 1 + bias[r] : 1);
+      }
+    BOOST_TEST(wrong == 0, kernels->name);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(softmax_leaves_unconcerned_rows_alone) {
+  for (const Kernels* kernels : tables())
+    for (const int count : {1, 3, 4, 63, 64}) {
+      std::vector<float> s = normal(tile * tile, 8);
+      alignas(64) float m[tile], sum[tile], lo[tile], alpha[tile];
+      for (int lane = 0; lane < tile; ++lane) {
+        m[lane] = lane % 3 == 0 ? -inf : 0.5f;
+        sum[lane] = m[lane] == -inf ? 0 : 1.25f;
+        lo[lane] = m[lane] == -inf ? 0 : 1e-9f;
+        for (int r = 0; r < tile; ++r)
+          if (lane % 2 == 0) s[static_cast<std::size_t>(r * tile + lane)] = -inf;  // nothing admitted
+        if (lane == 5) s[5] = 1e5f;                                                // far above m
+        if (lane == 7) s[7] = m[7] + 7.5f;                                         // within the slack
+      }
+      const std::vector<float> before = s;
+      float old_m[tile];
+      std::copy(m, m + tile, old_m);
+      kernels->softmax(s.data(), count, m, sum, lo, alpha, 0, tile);
+      for (int lane = 0; lane < tile; ++lane) {
+        if (lane % 2 == 0) {
+          BOOST_TEST(same(m[lane], old_m[lane]));
+          BOOST_TEST(alpha[lane] == 1);
+          BOOST_TEST(sum[lane] == (old_m[lane] == -inf ? 0 : 1.25f));
+          BOOST_TEST(lo[lane] == (old_m[lane] == -inf ? 0 : 1e-9f));
+          for (int r = 0; r < count; ++r) BOOST_TEST(s[static_cast<std::size_t>(r * tile + lane)] == 0);
+          continue;
+        }
+        if (lane == 5) BOOST_TEST((m[lane] == 1e5f && alpha[lane] == 0 && s[5] == 1));
+        if (lane == 7) BOOST_TEST((m[lane] == 0.5f && alpha[lane] == 1));
+        double right =
+            old_m[lane] == -inf ? 0 : 1.25 * std::exp(static_cast<double>(old_m[lane]) - static_cast<double>(m[lane]));
+        for (int r = 0; r < count; ++r)
+          right += std::exp(static_cast<double>(before[static_cast<std::size_t>(r * tile + lane)]) -
+                            static_cast<double>(m[lane]));
+        BOOST_TEST(std::fabs(static_cast<double>(sum[lane]) / right - 1) < 1e-6);
+      }
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,18 @@
+// The kernel tables that this machine can run.
+#pragma once
+
+#include <vector>
+
+#include "kernels.hpp"
+
+namespace dsalt::test {
+
+inline std::vector<const internal::Kernels*> tables() {
+  internal::KernelChoice choices[3];
+  std::vector<const internal::Kernels*> list;
+  const int count = internal::available_kernels(choices);
+  for (int n = 0; n < count; ++n) list.push_back(choices[n].table);
+  return list;
+}
+
+}  // namespace dsalt::test

@@ -1,0 +1,67 @@
+// Attention cases from a short specification: sizes and sequence lengths, then windows, landmarks and gradients.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "generators/family_list.hpp"
+
+namespace dsalt::verification {
+
+struct AttentionSpec {
+  std::int64_t b = 1, hq = 2, hkv = 1, nq = 16, nk = 16, d = 16, dv = 16;
+  const char* mask = "causal";
+  // Packed when not empty: lengths of each sequence; b, nq, nk are then ignored.
+  std::vector<std::int64_t> q_lengths = {}, k_lengths = {};
+  std::int64_t tail = 0;  // packed: rows beyond cu_seqlens[S], filled with NaN
+  bool packed() const { return !q_lengths.empty() || force_packed; }
+  bool force_packed = false;  // packed with no sequence at all
+
+  std::int64_t batch() const { return packed() ? static_cast<std::int64_t>(q_lengths.size()) : b; }
+  std::int64_t q_rows() const;       // Rq with tail, or nq
+  std::int64_t k_rows() const;       // Rk with tail, or nk
+  std::int64_t used_q_rows() const;  // cu_seqlens_q[S]
+  std::int64_t used_k_rows() const;
+  std::int64_t longest_q() const;
+  std::int64_t longest_k() const;
+  Shape q_shape(std::int64_t heads, std::int64_t features) const;  // [B,H,Nq,F] or [Rq,H,F]
+  Shape k_shape(std::int64_t heads, std::int64_t features) const;
+  Shape row_shape(std::int64_t heads) const;  // [B,H,Nq] or [Rq,H]
+};
+
+enum class WindowKind {
+  constant,    // 4 everywhere
+  uniform,     // [0, longest k), fractional
+  bimodal,     // 1 or half the sequence
+  integers,    // int32
+  fractional,  // whole numbers and just beside them
+  negative,    // mostly negative, some 0
+  poisoned,    // every third NaN
+  unbounded,   // infinity, 1e30, 0
+};
+
+struct LandmarkSpec {
+  std::int64_t k = 4;
+  std::int64_t heads = 1;  // Hl
+  std::int64_t chunk = 0;  // 0: one list
+  std::int64_t offset = 0;
+  bool weights = false;
+  double weight_scale = 1;
+  bool messy = false;  // repeats, future, -1, beyond the sequence, INT32_MIN and INT32_MAX
+  std::int64_t lists(const AttentionSpec& spec) const {
+    return chunk == 0 ? 1 : (spec.longest_q() + offset + chunk - 1) / chunk;
+  }
+};
+
+/// q, k, v of standard deviation `scale`, cu_seqlens, mask. Rows of a packed tail are NaN.
+void add_qkv(CaseBuilder& c, const AttentionSpec& spec, double scale = 1);
+void add_window(CaseBuilder& c, const AttentionSpec& spec, WindowKind kind, std::int64_t heads);
+void add_landmarks(CaseBuilder& c, const AttentionSpec& spec, const LandmarkSpec& landmarks);
+void add_soft_edge(CaseBuilder& c, double edge, double tau);
+void add_dropout(CaseBuilder& c, double p, std::uint64_t seed, std::int64_t offset);
+void add_gradients(CaseBuilder& c, const AttentionSpec& spec, bool dlse = false);
+/// k_lengths; keys and values past them become NaN.
+void add_k_lengths(CaseBuilder& c, const AttentionSpec& spec, const std::vector<std::int64_t>& lengths);
+
+}  // namespace dsalt::verification

@@ -1,0 +1,336 @@
+// A row's bytes do not depend on its surroundings:
+//   batch    a sequence alone, in a batch, in a pack, with other padding behind its keys
+//   prefill  decode (one query) and chunked prefill against the full forward, with and without a longer cache
+#include "internal/elements.hpp"
+#include "suites/determinism.hpp"
+#include "suites/gradient_cases.hpp"
+#include "suites/suite_cases.hpp"
+
+namespace dsalt::verification {
+namespace {
+
+using Run = std::function<void(const std::string&, DType, Context&, Verdict&)>;
+
+/// Inputs and outputs whose dimension 0 counts sequences.
+struct Batched {
+  Operation op;
+  std::vector<std::string> inputs, outputs;
+};
+
+void each_sequence_alone(const Case& c, const Batched& batched, std::int64_t sequences, Context& context,
+                         Verdict& verdict) {
+  context.require_promise(&Reproducibility::batch, "batch", c.op, Direction::forward);
+  if (!flow_of(c.op).gradients.empty())
+    context.require_promise(&Reproducibility::batch, "batch", c.op, Direction::backward);
+  const Tensors together = evaluate(context.backend(), c);
+  for (std::int64_t b = 0; b < sequences; ++b) {
+    const Tensors alone = evaluate(context.backend(), narrowed(c, batched.inputs, 0, b, 1));
+    for (const std::string& output : batched.outputs)
+      if (together.contains(output))
+        verdict.equal_bits("sequence " + std::to_string(b) + " alone: " + output, alone.at(output),
+                           narrowed(together.at(output), 0, b, 1));
+  }
+}
+
+const Batched batched_attention = {
+    Operation::attention,
+    {"q", "k", "v", "window", "landmarks", "landmark_log_weight", "k_lengths", "dout", "dlse"},
+    {"out", "lse", "dq", "dk", "dv", "dwindow", "dlandmark_log_weight"}};
+
+void fill_sparse(CaseBuilder& c, const AttentionSpec& spec) {
+  add_qkv(c, spec);
+  add_window(c, spec, WindowKind::uniform, spec.hq);
+  add_landmarks(c, spec, {.k = 5, .heads = spec.hq, .chunk = 16, .weights = true, .messy = true});
+  add_soft_edge(c, 2, 0.7);
+  add_gradients(c, spec, true);
+}
+
+/// Sequence s of a packed attention case as a padded case of its own.
+Case unpacked(const Case& c, std::int64_t s) {
+  const TensorView starts_q = c.inputs.at("cu_seqlens_q"), starts_k = c.inputs.at("cu_seqlens_k");
+  const std::int64_t q0 = internal::load_i32(starts_q, s), q1 = internal::load_i32(starts_q, s + 1);
+  const std::int64_t k0 = internal::load_i32(starts_k, s), k1 = internal::load_i32(starts_k, s + 1);
+  Case alone = without(c, {"cu_seqlens_q", "cu_seqlens_k"});
+  for (auto& [name, tensor] : alone.inputs) {
+    if (name == "k" || name == "v") tensor = as_padded(tensor, k0, k1 - k0);
+    if (name == "q" || name == "window" || name == "dout" || name == "dlse") tensor = as_padded(tensor, q0, q1 - q0);
+    if (!name.starts_with("landmark")) continue;
+    // as many lists as this sequence needs: T = ceil((nq + offset) / chunk)
+    const std::int64_t chunk = std::get<std::int64_t>(c.attributes.at("landmark_chunk"));
+    tensor = narrowed(narrowed(tensor, 0, s, 1), 2, 0, (q1 - q0 + chunk - 1) / chunk);
+  }
+  return alone;
+}
+
+void attention_pack(const std::string& name, DType dtype, Context& context, Verdict& verdict) {
+  for (const Direction direction : {Direction::forward, Direction::backward})
+    context.require_promise(&Reproducibility::batch, "batch", Operation::attention, direction);
+  const AttentionSpec spec{.hq = 4,
+                           .hkv = 2,
+                           .d = 16,
+                           .dv = 16,
+                           .mask = "sparse",
+                           .q_lengths = {70, 0, 33, 130, 1},
+                           .k_lengths = {70, 4, 40, 130, 1}};
+  const Case c =
+      make_case(name, Operation::attention, dtype, [&](CaseBuilder& builder) { fill_sparse(builder, spec); });
+  const Tensors together = evaluate(context.backend(), c);
+  for (std::int64_t s = 0; s < spec.batch(); ++s) {
+    const auto n = static_cast<std::size_t>(s);
+    const std::int64_t q0 = internal::load_i32(c.inputs.at("cu_seqlens_q"), s);
+    const std::int64_t k0 = internal::load_i32(c.inputs.at("cu_seqlens_k"), s);
+    const Tensors alone = evaluate(context.backend(), unpacked(c, s));
+    for (const char* output : {"out", "lse", "dq", "dwindow"})
+      verdict.equal_bits("sequence " + std::to_string(s) + " unpacked: " + output, alone.at(output),
+                         as_padded(together.at(output), q0, spec.q_lengths[n]));
+    for (const char* output : {"dk", "dv"})
+      verdict.equal_bits("sequence " + std::to_string(s) + " unpacked: " + output, alone.at(output),
+                         as_padded(together.at(output), k0, spec.k_lengths[n]));
+    const TensorView lists = alone.at("dlandmark_log_weight");
+    verdict.equal_bits("sequence " + std::to_string(s) + " unpacked: dlandmark_log_weight", lists,
+                       narrowed(narrowed(together.at("dlandmark_log_weight"), 0, s, 1), 2, 0, lists.shape[2]));
+  }
+}
+
+/// The same 33 keys in buffers of 33, 64 and 200.
+void attention_padding(const std::string& name, DType dtype, Context& context, Verdict& verdict) {
+  for (const Direction direction : {Direction::forward, Direction::backward})
+    context.require_promise(&Reproducibility::batch, "batch", Operation::attention, direction);
+  const std::int64_t used = 33;
+  const AttentionSpec spec{.b = 2, .hq = 4, .hkv = 2, .nq = 20, .nk = 200, .d = 16, .dv = 16};
+  const Case c = make_case(name, Operation::attention, dtype, [&](CaseBuilder& builder) {
+    add_qkv(builder, spec);
+    add_gradients(builder, spec, true);
+  });
+  const Tensors exact = evaluate(context.backend(), narrowed(c, {"k", "v"}, 2, 0, used));
+  for (const std::int64_t buffer : {std::int64_t{64}, spec.nk}) {
+    Case padded = narrowed(c, {"k", "v"}, 2, 0, buffer);
+    CaseBuilder lengths(name, Operation::attention, dtype);
+    padded.inputs["k_lengths"] = lengths.list_i32("k_lengths", {used, used});
+    Tensors actual = evaluate(context.backend(), padded);
+    for (const char* output : {"dk", "dv"}) actual[output] = narrowed(actual.at(output), 2, 0, used);
+    verdict.equal_bits("buffer of " + std::to_string(buffer) + " keys:", actual, exact);
+  }
+}
+
+/// Rows [start, start + count) as a chunk of a longer generation that has seen start + count keys.
+Case chunk_of(const Case& c, std::int64_t start, std::int64_t count) {
+  Case chunk = narrowed(c, {"q", "window"}, 2, start, count);
+  chunk = narrowed(chunk, {"k", "v"}, 2, 0, start + count);
+  const auto attribute = c.attributes.find("landmark_chunk");
+  if (attribute == c.attributes.end()) return chunk;
+  const std::int64_t length = std::get<std::int64_t>(attribute->second), offset = start % length;
+  chunk.attributes["landmark_offset"] = offset;
+  return narrowed(chunk, {"landmarks", "landmark_log_weight"}, 2, start / length,
+                  (count + offset + length - 1) / length);
+}
+
+void attention_prefill(const char* mask, const std::string& name, DType dtype, Context& context, Verdict& verdict) {
+  context.require_promise(&Reproducibility::prefill, "prefill", Operation::attention, Direction::forward);
+  const AttentionSpec spec{.b = 2, .hq = 4, .hkv = 2, .nq = 150, .nk = 150, .d = 16, .dv = 16, .mask = mask};
+  const Case c = make_case(name, Operation::attention, dtype, [&](CaseBuilder& builder) {
+    add_qkv(builder, spec);
+    if (std::string_view(mask) != "sparse") return;
+    add_window(builder, spec, WindowKind::uniform, spec.hq);
+    // list t holds only tokens before chunk t, as the causal policy gives them
+    const RandomValues random = builder.random("landmarks");
+    builder.fill_i32("landmarks", {2, 4, 10, 5}, [&](std::int64_t n) -> std::int64_t {
+      const std::int64_t t = (n / 5) % 10;
+      return t == 0 ? -1 : random.integer(n, 0, 16 * t - 1);
+    });
+    builder.normal_statistics("landmark_log_weight", {2, 4, 10, 5});
+    builder.set("landmark_chunk", 16);
+    add_soft_edge(builder, 2, 0.7);
+  });
+  const Tensors full = evaluate(context.backend(), c);
+  const auto judge = [&](const std::string& what, const Case& piece, std::int64_t start, std::int64_t count) {
+    const Tensors actual = evaluate(context.backend(), piece);
+    for (const char* output : {"out", "lse"})
+      verdict.equal_bits(what + " at " + std::to_string(start) + ": " + output, actual.at(output),
+                         narrowed(full.at(output), 2, start, count));
+  };
+  for (const std::int64_t i : {0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 149}) judge("decode", chunk_of(c, i, 1), i, 1);
+  for (const std::int64_t start : {0, 10, 64, 101}) judge("chunk", chunk_of(c, start, 49), start, 49);
+  // the same chunk while the cache already has room for the rest
+  Case cached = chunk_of(c, 37, 30);
+  CaseBuilder lengths(name, Operation::attention, dtype);
+  cached.inputs["k"] = c.inputs.at("k");
+  cached.inputs["v"] = c.inputs.at("v");
+  cached.inputs["k_lengths"] = lengths.list_i32("k_lengths", {67, 67});
+  judge("cached chunk", cached, 37, 30);
+}
+
+void selection_pack(const std::string& name, DType dtype, Context& context, Verdict& verdict) {
+  for (const Direction direction : {Direction::forward, Direction::backward})
+    context.require_promise(&Reproducibility::batch, "batch", Operation::select_landmarks, direction);
+  const std::vector<std::int64_t> starts = {0, 37, 37, 90, 95};
+  const Case c = make_case(name, Operation::select_landmarks, dtype, [&](CaseBuilder& builder) {
+    builder.set("policy", "causal");
+    builder.set("chunk", 8);
+    builder.set("k", 4);
+    builder.set("tau", 0.8);
+    builder.normal("nx", {95});
+    builder.normal("nv", {95, 2});
+    builder.normal("alpha_raw", {4});
+    builder.list_i32("cu_seqlens", starts);
+    builder.normal("dlandmark_log_weight", {4, 4, 7, 4});
+    // the lists past a short sequence's own get no gradient: alone it does not have them
+    for (std::int64_t s = 0; s < 4; ++s)
+      for (std::int64_t h = 0; h < 4; ++h)
+        for (std::int64_t t = (starts[static_cast<std::size_t>(s) + 1] - starts[static_cast<std::size_t>(s)] + 7) / 8;
+             t < 7; ++t)
+          for (std::int64_t slot = 0; slot < 4; ++slot)
+            builder.overwrite("dlandmark_log_weight", ((s * 4 + h) * 7 + t) * 4 + slot, 0);
+  });
+  const Tensors together = evaluate(context.backend(), c);
+  for (std::int64_t s = 0; s < 4; ++s) {
+    const std::int64_t start = starts[static_cast<std::size_t>(s)], n = starts[static_cast<std::size_t>(s) + 1] - start;
+    const std::int64_t lists = (n + 7) / 8;
+    Case alone = without(c, {"cu_seqlens"});
+    const TensorView nx = c.inputs.at("nx").view().narrow(0, start, n);
+    const std::int64_t shape[] = {1, n};
+    Tensor row = Tensor::empty(shape, dtype);
+    copy_elements(nx, row.view().select(0, 0));
+    alone.inputs["nx"] = row;
+    alone.inputs["nv"] = as_padded(c.inputs.at("nv"), start, n);
+    alone.inputs["dlandmark_log_weight"] =
+        narrowed(narrowed(c.inputs.at("dlandmark_log_weight"), 0, s, 1), 2, 0, lists);
+    const Tensors actual = evaluate(context.backend(), alone);
+    const std::string what = "sequence " + std::to_string(s) + " unpacked: ";
+    for (const char* output : {"landmarks", "score", "landmark_log_weight"})
+      verdict.equal_bits(what + output, actual.at(output),
+                         narrowed(narrowed(together.at(output), 0, s, 1), 2, 0, lists));
+    verdict.equal_bits(what + "dnv", actual.at("dnv"), as_padded(together.at("dnv"), start, n));
+    verdict.equal_bits(what + "dnx", actual.at("dnx").view().select(0, 0), narrowed(together.at("dnx"), 0, start, n));
+  }
+}
+
+/// The lists of a prefix are the first lists of the whole.
+void selection_prefill(const std::string& name, DType dtype, Context& context, Verdict& verdict) {
+  context.require_promise(&Reproducibility::prefill, "prefill", Operation::select_landmarks, Direction::forward);
+  const Case c = make_case(name, Operation::select_landmarks, dtype, [&](CaseBuilder& builder) {
+    builder.set("policy", "causal");
+    builder.set("chunk", 8);
+    builder.set("k", 4);
+    builder.set("tau", 0.8);
+    builder.set("recent", 2);
+    builder.normal("nx", {2, 90});
+    builder.normal("nv", {2, 2, 90});
+    builder.normal("alpha_raw", {4});
+  });
+  const Tensors full = evaluate(context.backend(), c);
+  for (const std::int64_t n : {1, 8, 9, 41, 89}) {
+    const Case prefix = narrowed(narrowed(c, {"nx"}, 1, 0, n), {"nv"}, 2, 0, n);
+    const Tensors actual = evaluate(context.backend(), prefix);
+    for (const char* output : {"landmarks", "score", "landmark_log_weight"})
+      verdict.equal_bits("prefix of " + std::to_string(n) + ": " + output, actual.at(output),
+                         narrowed(full.at(output), 2, 0, (n + 7) / 8));
+  }
+}
+
+void rope_prefill(const std::string& name, DType dtype, Context& context, Verdict& verdict) {
+  context.require_promise(&Reproducibility::prefill, "prefill", Operation::rope, Direction::forward);
+  const Case c = make_case(name, Operation::rope, dtype, [](CaseBuilder& builder) {
+    builder.normal("x", {2, 3, 40, 16});
+  });
+  const Tensors full = evaluate(context.backend(), c);
+  for (const auto& [start, count] : {std::pair{0, 17}, {17, 1}, {18, 22}, {39, 1}}) {
+    Case piece = narrowed(c, {"x"}, 2, start, count);
+    piece.attributes["position"] = std::int64_t{start};
+    verdict.equal_bits("from " + std::to_string(start), evaluate(context.backend(), piece).at("y"),
+                       narrowed(full.at("y"), 2, start, count));
+  }
+}
+
+void add_batches(std::vector<Check>& checks) {
+  const auto add = [&](const char* name, const Batched& batched, std::int64_t sequences, const CaseMaker& maker) {
+    for (const DType dtype : batched.op == Operation::select_landmarks ? wide_dtypes : every_dtype)
+      checks.push_back({in_dtype(name, dtype), true, [=](Context& context, Verdict& verdict) {
+                          each_sequence_alone(make_case(name, batched.op, dtype, maker), batched, sequences, context,
+                                              verdict);
+                        }});
+  };
+  using enum Operation;
+  add("batch/attention/causal", batched_attention, 3, [](CaseBuilder& c) {
+    const AttentionSpec spec{.b = 3, .hq = 4, .hkv = 2, .nq = 70, .nk = 90, .d = 16, .dv = 24};
+    add_qkv(c, spec);
+    add_gradients(c, spec, true);
+  });
+  add("batch/attention/sparse", batched_attention, 3, [](CaseBuilder& c) {
+    fill_sparse(c, {.b = 3, .hq = 4, .hkv = 2, .nq = 70, .nk = 70, .d = 16, .dv = 16, .mask = "sparse"});
+  });
+  add("batch/merge/rows", {merge, {"out1", "lse1", "out2", "lse2"}, {"out", "lse"}}, 3, [](CaseBuilder& c) {
+    c.normal("out1", {3, 11, 7});
+    c.normal("out2", {3, 11, 7});
+    c.normal_statistics("lse1", {3, 11}, 2);
+    c.normal_statistics("lse2", {3, 11}, 2);
+  });
+  add("batch/window_sizes/rows", {window_sizes, {"x", "dwindow"}, {"window", "dx"}}, 3, [](CaseBuilder& c) {
+    c.set("n_min", 1.0);
+    c.set("n_max", 64.0);
+    c.normal("x", {3, 37, 24});
+    c.normal("weight", {4, 24}, 0.3);
+    c.normal("bias", {4});
+    c.normal_statistics("dwindow", {3, 4, 37});
+  });
+  add("batch/energies/rows", {energies, {"x", "v", "dnx", "dnv"}, {"nx", "nv", "dx", "dv"}}, 3, [](CaseBuilder& c) {
+    c.normal("x", {3, 19, 33});
+    c.normal("v", {3, 2, 19, 17});
+    c.normal_statistics("dnx", {3, 19});
+    c.normal_statistics("dnv", {3, 2, 19});
+  });
+  add("batch/select_landmarks/sequences",
+      {select_landmarks,
+       {"nx", "nv", "dlandmark_log_weight"},
+       {"landmarks", "score", "landmark_log_weight", "dnx", "dnv"}},
+      3, [](CaseBuilder& c) {
+        c.set("policy", "causal");
+        c.set("chunk", 8);
+        c.set("k", 5);
+        c.set("tau", 1.0);
+        c.normal("nx", {3, 60});
+        c.normal("nv", {3, 2, 60});
+        c.normal("alpha_raw", {4});
+        c.normal("dlandmark_log_weight", {3, 4, 8, 5});
+      });
+  add("batch/rmsnorm/rows", {rmsnorm, {"x", "dy"}, {"y", "dx"}}, 3, [](CaseBuilder& c) {
+    c.normal("x", {3, 21, 50});
+    c.normal("gamma", {50});
+    c.normal("dy", {3, 21, 50});
+  });
+  add("batch/rope/sequences", {rope, {"x", "dy", "positions"}, {"y", "dx"}}, 3, [](CaseBuilder& c) {
+    c.normal("x", {3, 2, 13, 10});
+    c.normal("dy", {3, 2, 13, 10});
+    c.list_i32("positions", {0, 77, 5});
+  });
+  add("batch/swiglu/rows", {swiglu, {"gate", "up", "dy"}, {"y", "dgate", "dup"}}, 3, [](CaseBuilder& c) {
+    c.normal("gate", {3, 21, 50}, 2);
+    c.normal("up", {3, 21, 50});
+    c.normal("dy", {3, 21, 50});
+  });
+}
+
+}  // namespace
+
+std::vector<Check> row_determinism_checks() {
+  std::vector<Check> checks;
+  add_batches(checks);
+  const auto add = [&](const std::string& name, std::initializer_list<DType> dtypes, const Run& run) {
+    for (const DType dtype : dtypes)
+      checks.push_back({in_dtype(name, dtype), true,
+                        [=](Context& context, Verdict& verdict) { run(name, dtype, context, verdict); }});
+  };
+  add("pack/attention/sparse", every_dtype, attention_pack);
+  add("pack/select_landmarks/causal", wide_dtypes, selection_pack);
+  add("padding/attention/k_lengths", every_dtype, attention_padding);
+  for (const char* mask : {"causal", "sparse"})
+    add(std::string("prefill/attention/") + mask, every_dtype,
+        [mask](const std::string& name, DType dtype, Context& context, Verdict& verdict) {
+          attention_prefill(mask, name, dtype, context, verdict);
+        });
+  add("prefill/select_landmarks/causal", wide_dtypes, selection_prefill);
+  add("prefill/rope/positions", every_dtype, rope_prefill);
+  return checks;
+}
+
+}  // namespace dsalt::verification
