@@ -19,6 +19,7 @@ BackwardCall::BackwardCall(const Kernels& kernel_table, const AttentionProblem& 
       sizes(attention_sizes(the_inputs)),
       group(sizes.hq / sizes.hkv),
       scale(score_scale(the_problem, sizes.d)),
+      pairs(runs_as_pairs(kernel_table, the_inputs, scale)),
       lists(the_problem, the_inputs, team),
       first_row(static_cast<std::size_t>(sizes.batch) + 1, 0),
       first_tile(static_cast<std::size_t>(sizes.batch) + 1, 0) {
@@ -26,15 +27,24 @@ BackwardCall::BackwardCall(const Kernels& kernel_table, const AttentionProblem& 
     const std::int64_t nq = sequence_extent(inputs, b).nq;
     const auto n = static_cast<std::size_t>(b);
     first_row[n + 1] = first_row[n] + sizes.hq * nq;
-    first_tile[n + 1] = first_tile[n] + sizes.hq * ((nq + tile - 1) / tile);
+    first_tile[n + 1] = first_tile[n] + sizes.hq * tiles(nq);
   }
-  lse = Array<float>::raw(first_row.back());
-  norm = Array<float>::raw(first_row.back());
-  delta = Array<float>::raw(first_row.back());
-  reach = Array<KeyRange>::raw(first_tile.back());
   const TensorView& dwindow = gradients.dwindow;
   const bool shared = dwindow.present() && dwindow.shape[1] == 1 && sizes.hq > 1;
   if (shared && problem.soft_edge) window_gradient = Array<double>::raw(first_row.back());
+}
+
+TilePlace BackwardCall::place(std::int64_t n) const {
+  TilePlace place;
+  place.b = sequence_of(first_tile, n);
+  const std::int64_t first = first_tile[static_cast<std::size_t>(place.b)];
+  const std::int64_t per_kv_head = group * tiles(sequence_extent(inputs, place.b).nq),
+                     local = (n - first) % per_kv_head;
+  place.kv_head = (n - first) / per_kv_head;
+  place.head = place.kv_head * group + local % group;
+  place.begin = local / group * tile;
+  place.chain = n - local;
+  return place;
 }
 
 void CpuBackend::attention_backward(const AttentionProblem& problem, const AttentionInputs& inputs,
@@ -50,7 +60,6 @@ void CpuBackend::attention_backward(const AttentionProblem& problem, const Atten
   LandmarkGradients landmarks(call);
   attention_backward_queries(call, landmarks);
   if (gradients.dlandmark_log_weight.present()) landmarks.store_weights();
-  if (call.wants_keys()) attention_backward_keys(call, landmarks);
 }
 
 }  // namespace dsalt::internal

@@ -1,20 +1,29 @@
 // What the parts of CPU attention's backward pass share.
 //
 //   ds_ij = P_ij (keep_ij <do_i, v_j> - delta_i + dlse_i),   P_ij = exp(s_ij - lse_i) norm_i
-//   queries (attention_backward_queries.cpp)        dq, dwindow, and ds of landmark keys, one task per row tile
+//   queries (attention_backward_queries.cpp)        one task per tile of 64 rows: dq, dwindow, its share of dk and dv
+//   of
+//                                                   the keys it admits by position, and ds of its landmark keys
+//   keys (attention_backward_keys.cpp)              the sums of those shares, and the order in which tiles add to them
 //   landmarks (attention_backward_landmarks.cpp)    dk, dv of landmark keys and dlandmark_log_weight, from that ds
-//   keys (attention_backward_keys.cpp)              dk, dv of keys admitted by position, one task per key tile
 // Every sum runs in an order fixed by indices, so the bits do not depend on the number of threads.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "attention_tiles.hpp"
+#include "attention_products.hpp"
 
 namespace dsalt::internal {
+
+/// A tile of rows: rows [begin, begin + 64) of a head. Tiles are numbered by sequence, key/value head, place, and head
+/// of the group; those of one key/value head are consecutive and start at `chain`.
+struct TilePlace {
+  std::int64_t b, kv_head, head, begin, chain;
+};
 
 /// The call and what the passes hand to each other.
 struct BackwardCall {
@@ -30,14 +39,14 @@ struct BackwardCall {
   const AttentionSizes sizes;
   const std::int64_t group;  // query heads per key/value head
   const double scale;
+  const bool pairs;  // attention_products.hpp
   const LandmarkLists lists;
   std::vector<std::int64_t> first_row;   // [B+1]: row (b,h,i) is first_row[b] + h nq + i
-  std::vector<std::int64_t> first_tile;  // [B+1]: row tile t of (b,h) is first_tile[b] + h ceil(nq/tile) + t
-  Array<float> lse, norm, delta;         // per row; delta includes - dlse
-  Array<KeyRange> reach;                 // per row tile: from the first to the last key that it admits by position
+  std::vector<std::int64_t> first_tile;  // [B+1]: the number of sequence b's first tile
   Array<double> window_gradient;         // per row, only where heads share one window
 
-  std::int64_t tiles(const AttentionSequence& sequence) const { return (sequence.nq + tile - 1) / tile; }
+  std::int64_t tiles(std::int64_t nq) const { return (nq + tile - 1) / tile; }
+  TilePlace place(std::int64_t n) const;
   bool wants_keys() const { return gradients.dk.present() || gradients.dv.present(); }
 };
 
@@ -106,9 +115,56 @@ class LandmarkGradients {
   std::vector<std::unique_ptr<Scratch>> scratch_;
 };
 
-/// Fills lse, norm, delta and reach; writes dq and dwindow; hands landmark blocks to `landmarks`.
+/// Compensated sums of dk and dv over row tiles, for the key/value heads of one wave at a time (consecutive heads whose
+/// sums fit in a bounded memory). Tiles of a key/value head add to a key tile in ascending order: each walks its key
+/// tiles downwards and may enter one when the tile before it in the chain has left it. All tiles of a causal mask can
+/// so run at the same time, each on its own diagonal.
+class KeySums {
+ public:
+  explicit KeySums(const BackwardCall& call);
+
+  struct Wave {
+    std::int64_t first_head, end_head;  // b Hkv + kv head
+    std::int64_t first_tile, end_tile;
+  };
+  const std::vector<Wave>& waves() const { return waves_; }
+  void start(const Wave& wave);
+  /// Writes dk and dv of the wave's keys.
+  void store(const LandmarkGradients& landmarks);
+
+  bool active() const { return active_; }
+  /// Row n of key `j` on: hi, then lo at padded(width).
+  float* dk(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
+  float* dv(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
+
+  /// Asks for the sums of keys [begin, end) before they are needed.
+  void prefetch(std::int64_t b, std::int64_t kv_head, std::int64_t begin, std::int64_t end) const;
+
+  /// Tile n waits until it is its turn on key tiles >= j, and says that it has left those >= j.
+  void enter(std::int64_t n, std::int64_t chain, std::int64_t key_tile) const;
+  void leave(std::int64_t n, std::int64_t key_tile);
+
+ private:
+  struct Scratch;
+  std::int64_t tile_of_head(std::int64_t head) const;
+  std::int64_t row_of(std::int64_t b, std::int64_t kv_head, std::int64_t j) const {
+    return first_key_[static_cast<std::size_t>(b * call_.sizes.hkv + kv_head)] -
+           first_key_[static_cast<std::size_t>(wave_.first_head)] + j;
+  }
+  void store_keys(std::int64_t head, std::int64_t key_tile, const LandmarkGradients& landmarks, float* row,
+                  float* work);
+
+  const BackwardCall& call_;
+  bool active_;
+  std::int64_t d_, dv_;                  // padded widths
+  std::vector<std::int64_t> first_key_;  // [B Hkv + 1]: valid keys of the heads before
+  std::vector<Wave> waves_;
+  Wave wave_{};
+  Array<float> dk_sum_, dv_sum_;
+  std::unique_ptr<std::atomic<std::int64_t>[]> left_;  // per tile of the wave: it has left key tiles >= this
+};
+
+/// Writes dq and dwindow, adds to `keys`, hands landmark blocks to `landmarks`; dk and dv are written wave by wave.
 void attention_backward_queries(BackwardCall& call, LandmarkGradients& landmarks);
-/// Writes dk and dv.
-void attention_backward_keys(const BackwardCall& call, const LandmarkGradients& landmarks);
 
 }  // namespace dsalt::internal

@@ -15,7 +15,7 @@ namespace dsalt::internal {
 namespace {
 
 constexpr std::int64_t keys_per_task = 512;
-constexpr std::int64_t round_bytes = 128 << 20;
+constexpr std::int64_t round_bytes = 8 << 20;
 
 }  // namespace
 
@@ -137,10 +137,9 @@ void LandmarkGradients::fold_keys(std::int64_t first, std::int64_t count) {
   for (std::size_t n = 0; n < tasks.size(); ++n) {
     const Task& task = tasks[n];
     const AttentionSequence sequence = attention_sequence(call_.inputs, task.b);
-    const std::int64_t per_head = call_.tiles(sequence);
     Scratch& own = *scratch_[static_cast<std::size_t>(omp_get_thread_num())];
     for (std::int64_t t = task.tile_begin; t < task.tile_end; ++t) {
-      const std::int64_t head = (t - call_.first_tile[static_cast<std::size_t>(task.b)]) / per_head;
+      const std::int64_t head = call_.place(t).head;
       const LandmarkBlock* blocks = blocks_.get() + (t - first) * blocks_per_tile_;
       for (std::int32_t used = 0; used < used_[t - first]; ++used)
         add_block(blocks[used], sequence, head, task.kv_head, task.key_group, own);
@@ -179,16 +178,17 @@ void LandmarkGradients::add_block(const LandmarkBlock& block, const AttentionSeq
     }
     const std::int64_t at = entry * block.rows;
     if (wants_dk)
-      call_.kernels.accumulate(block.ds + at, 1, block.rows, q_rows, block.rows, own.d, nullptr, dk_rows, own.d, count);
+      call_.kernels.accumulate_compensated(block.ds + at, 1, block.rows, q_rows, block.rows, own.d, dk_rows, own.d,
+                                           count);
     if (wants_dv)
-      call_.kernels.accumulate(block.p + at, 1, block.rows, dout_rows, block.rows, own.dv, nullptr, dv_rows, own.dv,
-                               count);
+      call_.kernels.accumulate_compensated(block.p + at, 1, block.rows, dout_rows, block.rows, own.dv, dv_rows, own.dv,
+                                           count);
   }
 }
 
 void LandmarkGradients::fold_weights(std::int64_t first, std::int64_t count) {
-  const std::int64_t heads = call_.inputs.landmarks.shape[1];
-  // The tiles of one (b, list head) are consecutive: one task each.
+  // Tiles that share lists are consecutive: those of a key/value head, or of a sequence when all heads share.
+  const std::int64_t heads = call_.inputs.landmarks.shape[1] == 1 ? 1 : call_.sizes.hkv;
   struct Task {
     std::int64_t begin, end;
   };

@@ -3,12 +3,14 @@
 //   delta_i = <o_i, do_i>          dq_i = scale sum_j ds_ij k_j
 //   dw_i = sum over the soft edge of ds_ij (1 - sigma(z_ij)) / tau,  z_ij = (w_i - e_ij) / tau
 //
-// delta and lse. float32: delta from the stored out in double, P = exp(s - stored lse). Their roundings are of the size
-// of the forward's own, except when |lse| is large (its rounding then scales every P of the row) and in bfloat16 and
-// float16 (out is rounded to 8 or 11 bits). Such rows are swept twice: the first sweep gives norm_i = 1 / sum_j P_ij
-// and delta_i = norm_i sum_j P_ij keep_ij dP_ij, in float32 with float64 sums over tiles, so that neither rounding
-// remains.
+// and of the keys it admits by position, dk and dv (attention_backward_keys.cpp). Key tiles are walked downwards.
+//
+// delta comes from the stored out in double, P = exp(s - lse) from the stored lse. Their roundings are of the size of
+// the forward's own, except when |lse| is large: its rounding then scales every P of the row. Such rows do not use the
+// stored values: a first sweep finds m_i = max_j s_ij, a second one gives norm_i = 1 / sum_j P_ij and
+// delta_i = norm_i sum_j P_ij keep_ij dP_ij with P = exp(s - m), in float32 with float64 sums over tiles.
 #include <cmath>
+#include <limits>
 
 #include <omp.h>
 
@@ -22,129 +24,148 @@ constexpr float large_lse = 256;
 
 struct Scratch {
   explicit Scratch(const BackwardCall& call)
-      : d(padded(call.sizes.d)),
-        dv(padded(call.sizes.dv)),
-        q(tile * d),
-        packed_q(tile * call.sizes.d),
-        dout(tile * dv),
-        packed_dout(tile * call.sizes.dv),
-        k(tile * d),
-        v(tile * dv),
-        dq(2 * tile * d),
-        work(std::max(d, dv)),
+      : q(call.kernels, call.pairs, call.sizes.d),
+        k(call.kernels, call.pairs, call.sizes.d),
+        v(call.kernels, call.pairs, call.sizes.dv),
+        dout(call.kernels, call.pairs, call.sizes.dv),
+        packed_q(call.kernels, call.pairs, call.sizes.d),
+        packed_dout(call.kernels, call.pairs, call.sizes.dv),
+        products(call.kernels, call.pairs),
+        dq(call.kernels, q.width()),
+        work(2 * std::max(q.width(), v.width())),
         p(tile * tile),
         dp(tile * tile),
-        keep(call.problem.dropout ? tile * tile : 0),
-        list(call.lists.slots()) {
-    for (int r = 0; r < tile; ++r) dq_rows[r] = dq.get() + r * d;
-  }
-  std::int64_t d, dv;
-  Array<float> q, packed_q, dout, packed_dout, k, v, dq, work, p, dp, keep;
+        keep(drops(call.problem) ? tile * tile : 0),
+        list(call.lists.slots()) {}
+  Operand q, k, v, dout;
+  Packed packed_q, packed_dout;
+  Products products;
+  RowSums dq;
+  Array<float> work, p, dp, keep;
   ListScratch list;
   RowTile rows;
   TileMask mask;
   LandmarkRun run;
   alignas(64) float lse[tile], norm[tile], delta[tile];
+  bool refined[tile];
   double sum_p[tile], sum_pd[tile], dwindow[tile];
-  const float* k_rows[tile];
-  const float* v_rows[tile];
-  float* dq_rows[tile];
 };
 
-/// Some keys against some rows of the tile, P and dP computed: `run` and `list` for landmarks, else keys from `start`.
+/// Landmarks [entry, entry + span.key_end) of a run's list, or keys of the tile from `start` (run null); P and dP done.
 struct Block {
-  int key_begin, key_end, row_begin, row_end;
-  std::int64_t start;
+  Span span;
   const LandmarkRun* run;
-  int first_entry;
-  int lane_begin() const { return lanes_begin(row_begin); }
-  int lane_end() const { return lanes_end(row_end); }
-  int count() const { return key_end - key_begin; }
+  int entry;
+  std::int64_t start;
+  int length;
+  int count() const { return span.key_end - span.key_begin; }
+  std::int64_t at() const { return std::int64_t{span.key_begin} * tile; }
 };
 
 struct QueryPass {
   BackwardCall& call;
   const AttentionSequence& sequence;
   LandmarkGradients& landmarks;
+  KeySums& key_sums;
   const DropoutTile dropout;
   Rows q, k, v, dout;
-  std::int64_t head;
-  std::int64_t first_row;  // of the tile, in call.lse and its like
-  std::int64_t round_tile;
+  std::int64_t n;  // the tile
+  TilePlace place;
+  std::int64_t first_row;   // of the tile, in call.window_gradient
+  std::int64_t round_tile;  // in the round of landmarks
   Scratch& own;
 
   const Kernels& kernels() const { return call.kernels; }
-  std::int64_t kv_head() const { return head / call.group; }
   const float* keep() const { return dropout.active() ? own.keep.get() : nullptr; }
 
-  void start(std::int64_t begin, int count) {
-    own.rows.fill({call.problem, sequence}, head, begin, count);
-    const float* pointers[tile];
-    for (int r = 0; r < count; ++r) {
-      float* row = own.q.get() + r * own.d;
-      q.read_scaled(head, begin + r, call.scale, row, own.work.get());
-      pointers[r] = row;
-    }
-    kernels().transpose(pointers, count, q.channels(), own.packed_q.get());
-    for (int r = 0; r < count; ++r) pointers[r] = dout.read(head, begin + r, own.dout.get() + r * own.dv);
-    kernels().transpose(pointers, count, dout.channels(), own.packed_dout.get());
-    statistics(pointers);
+  void start() {
+    const int count = static_cast<int>(std::min<std::int64_t>(tile, sequence.nq - place.begin));
+    own.rows.fill({call.problem, sequence}, place.head, place.begin, count);
+    const auto query = [&](int r) { return place.begin + r; };
+    own.q.read(q, place.head, 0, count, query);
+    own.dout.read(dout, place.head, 0, count, query);
+    own.packed_q.pack(own.q, count, call.scale);
+    own.packed_dout.pack(own.dout, count, 1);
+    if (call.gradients.dk.present()) own.q.prepare_sums(0, count);
+    if (call.gradients.dv.present()) own.dout.prepare_sums(0, count);
+    statistics();
   }
 
   /// From the stored out and lse.
-  void statistics(const float* const* dout_rows) {
+  void statistics() {
     const Rows out(kernels(), sequence.query_rows(call.saved.out, call.sizes.packed));
-    const TensorView lse = sequence.query_rows(call.saved.lse, call.sizes.packed);
-    const bool narrow = call.inputs.q.dtype != DType::f32;
+    const TensorView stored = sequence.query_rows(call.saved.lse, call.sizes.packed);
+    float *out_row = own.work.get(), *dout_row = out_row + own.dout.width();
     for (int r = 0; r < own.rows.count; ++r) {
       const std::int64_t query = own.rows.query[r];
-      own.lse[r] = *lse.at<float>(head * lse.strides[0] + query * lse.strides[1]);
+      const float lse = *stored.at<float>(place.head * stored.strides[0] + query * stored.strides[1]);
+      own.lse[r] = lse;
       own.norm[r] = 1;
-      double product = 0;
-      if (!narrow) {
-        const float* o = out.read(head, query, own.work.get());
-        for (std::int64_t c = 0; c < out.channels(); ++c)
-          product += static_cast<double>(o[c]) * static_cast<double>(dout_rows[r][c]);
-      }
+      own.refined[r] = std::isfinite(lse) && std::fabs(lse) > large_lse;
+      const double product =
+          kernels().dot(out.read(place.head, query, out_row), own.dout.row(r, dout_row), out.channels());
       own.delta[r] = static_cast<float>(product - lse_gradient(r));
     }
-    for (int r = own.rows.count; r < tile; ++r) own.lse[r] = own.norm[r] = own.delta[r] = 0;
+    for (int r = own.rows.count; r < tile; ++r) {
+      own.lse[r] = own.norm[r] = own.delta[r] = 0;
+      own.refined[r] = false;
+    }
   }
 
   double lse_gradient(int r) const {
     if (!call.saved.dlse.present()) return 0;
     const TensorView dlse = sequence.query_rows(call.saved.dlse, call.sizes.packed);
-    return static_cast<double>(*dlse.at<float>(head * dlse.strides[0] + own.rows.query[r] * dlse.strides[1]));
+    return static_cast<double>(*dlse.at<float>(place.head * dlse.strides[0] + own.rows.query[r] * dlse.strides[1]));
   }
 
-  /// Whether the row's stored values are replaced by a sweep of its own.
-  bool refined(int r) const {
-    return std::isfinite(own.lse[r]) && (call.inputs.q.dtype != DType::f32 || std::fabs(own.lse[r]) > large_lse);
-  }
-
-  /// Calls visit(block) for every group of keys that the rows admit.
-  template <class Visit>
-  void sweep(Visit&& visit) {
+  /// Calls visit(block) for every group of keys that the rows admit, and finish(start) after the last block of each
+  /// tile of keys by position.
+  template <class Visit, class Finish>
+  void sweep(Visit&& visit, Finish&& finish) {
     if (call.lists.present()) sweep_landmarks(visit);
     const RowTile& rows = own.rows;
     TileMask& mask = own.mask;
-    for (std::int64_t next = rows.next_key(0); next >= 0;) {
-      const std::int64_t begin = next / tile * tile;
-      mask.cut(rows, begin, static_cast<int>(std::min<std::int64_t>(tile, sequence.nk - begin)));
-      const Block block{mask.key_begin, mask.key_end, mask.row_begin, mask.row_end, begin, nullptr, 0};
-      scores(block, [&](int n) { return begin + n; });
-      float* s = own.p.get() + block.key_begin * tile;
-      if (mask.partial)
-        kernels().mask_lanes(s, block.count(), block.key_begin, mask.first, mask.last, block.lane_begin(),
-                             block.lane_end());
-      if (call.problem.soft_edge)
-        edges(block, [&](int r, int first, int count, const float* bias, const float*) {
-          for (int n = 0; n < count; ++n) own.p[(first + n) * tile + r] += bias[n];
-        });
-      if (dropout.active()) dropout.fill(rows, mask, begin, tile, 1, own.keep.get());
-      finish_block(block, visit);
-      next = rows.next_key(begin + tile);
+    for (std::int64_t start = previous_tile(sequence.nk), next; start >= 0; start = next) {
+      next = previous_tile(start);
+      const int length = static_cast<int>(std::min<std::int64_t>(tile, sequence.nk - start));
+      mask.cut(rows, start, length);
+      read_keys(mask.key_begin, mask.key_end, [&](int j) { return start + j; });
+      if (dropout.active()) dropout.fill(rows, mask, start, own.keep.get());
+      own.products.scores(own.packed_q, own.k, mask, own.p.get());
+      own.products.scores(own.packed_dout, own.v, mask, own.dp.get());
+      for (const Span& span : mask) {
+        const Block block{span, nullptr, 0, start, length};
+        if (span.partial)
+          kernels().mask_lanes(own.p.get() + block.at(), block.count(), span.key_begin, mask.first, mask.last,
+                               span.lane_begin, span.lane_end);
+        if (call.problem.soft_edge)
+          edges(block, [&](int r, int first, int count, const float* bias, const float*) {
+            for (int j = 0; j < count; ++j) own.p[(first + j) * tile + r] += bias[j];
+          });
+        visit(block);
+      }
+      finish(start);
     }
+  }
+
+  /// The last key tile before key `before` that some row admits by position, -1 when there is none. Asks for its rows.
+  std::int64_t previous_tile(std::int64_t before) const {
+    const std::int64_t key = own.rows.last_key(before);
+    if (key < 0) return -1;
+    const std::int64_t begin = key / tile * tile, end = std::min(sequence.nk, begin + tile);
+    k.prefetch(place.kv_head, begin, end);
+    v.prefetch(place.kv_head, begin, end);
+    key_sums.prefetch(place.b, place.kv_head, begin, end);
+    return begin;
+  }
+
+  /// Rows of the tile that is likely to be this thread's next one.
+  void prefetch(const TilePlace& next) const {
+    if (next.b != place.b) return;
+    const std::int64_t end = std::min(sequence.nq, next.begin + tile);
+    q.prefetch(next.head, next.begin, end);
+    dout.prefetch(next.head, next.begin, end);
+    Rows(kernels(), sequence.query_rows(call.saved.out, call.sizes.packed)).prefetch(next.head, next.begin, end);
   }
 
   template <class Visit>
@@ -156,42 +177,37 @@ struct QueryPass {
       const LandmarkList list = call.lists.get(sequence, run.list, own.list);
       const int reachable = run.reachable(list);
       for (int entry = 0; entry < reachable; entry += tile) {
-        const Block block{0, std::min(tile, reachable - entry), run.row_begin, run.row_end, 0, &run, entry};
+        const int count = std::min(tile, reachable - entry);
+        const Block block{{0, count, lanes_begin(run.row_begin), lanes_end(run.row_end), true}, &run, entry, 0, 0};
         const std::int32_t* index = list.index + entry;
-        scores(block, [&](int n) { return index[n]; });
-        kernels().mask_landmarks(own.p.get(), block.count(), index, list.weight + entry, run.first, run.last,
-                                 run.newest, block.lane_begin(), block.lane_end());
-        if (dropout.active()) dropout.fill(rows, run, index, block.count(), own.keep.get());
-        finish_block(block, visit);
+        read_keys(0, count, [&](int j) { return index[j]; });
+        own.products.scores(own.packed_q, own.k, 0, count, run.row_begin, run.row_end, own.p.get());
+        own.products.scores(own.packed_dout, own.v, 0, count, run.row_begin, run.row_end, own.dp.get());
+        kernels().mask_landmarks(own.p.get(), count, index, list.weight + entry, run.first, run.last, run.newest,
+                                 block.span.lane_begin, block.span.lane_end);
+        if (dropout.active()) dropout.fill(rows, run, index, count, own.keep.get());
+        visit(block);
       }
     }
   }
 
   template <class KeyOf>
-  void scores(const Block& block, KeyOf&& key_of) {
-    for (int n = block.key_begin; n < block.key_end; ++n) {
-      own.k_rows[n] = k.read_padded(kv_head(), key_of(n), own.k.get() + n * own.d);
-      own.v_rows[n] = v.read(kv_head(), key_of(n), own.v.get() + n * own.dv);
-    }
-    const std::int64_t at = block.key_begin * tile;
-    kernels().scores(own.packed_q.get(), own.k_rows + block.key_begin, block.count(), k.channels(), block.lane_begin(),
-                     block.lane_end(), own.p.get() + at);
-    kernels().scores(own.packed_dout.get(), own.v_rows + block.key_begin, block.count(), v.channels(),
-                     block.lane_begin(), block.lane_end(), own.dp.get() + at);
+  void read_keys(int begin, int end, KeyOf&& key_of) {
+    own.k.read(k, place.kv_head, begin, end, key_of);
+    own.v.read(v, place.kv_head, begin, end, key_of);
+    if (call.gradients.dq.present()) own.k.prepare_sums(begin, end);
   }
 
-  template <class Visit>
-  void finish_block(const Block& block, Visit&& visit) {
-    kernels().probabilities_lanes(own.p.get() + block.key_begin * tile, block.count(), own.lse, own.norm,
-                                  block.lane_begin(), block.lane_end());
-    visit(block);
+  void probabilities(const Block& block) {
+    kernels().probabilities(own.p.get() + block.at(), block.count(), own.lse, own.norm, block.span.lane_begin,
+                            block.span.lane_end);
   }
 
   /// body(row, first key of the tile, count, bias, slope) for the soft edge of a block of keys by position.
   template <class Body>
   void edges(const Block& block, Body&& body) {
-    for (int r = block.row_begin; r < block.row_end; ++r)
-      for_each_edge(own.rows, r, call.problem.soft_edge->tau, block.start, block.key_begin, block.key_end,
+    for (int r = block.span.lane_begin; r < std::min(block.span.lane_end, own.rows.count); ++r)
+      for_each_edge(own.rows, r, call.problem.soft_edge->tau, block.start, block.length,
                     [&](int first, int count, const float* z) {
                       float bias[tile], slope[tile];
                       kernels().soft_edge(z, bias, slope, count);
@@ -200,60 +216,136 @@ struct QueryPass {
   }
 
   void refine() {
-    bool any = false;
-    for (int r = 0; r < own.rows.count; ++r) any = any || refined(r);
-    if (!any) return;
+    if (std::none_of(own.refined, own.refined + tile, [](bool refined) { return refined; })) return;
+    const auto nothing = [](std::int64_t) {};
+    float highest[tile];
+    std::fill(highest, highest + tile, -std::numeric_limits<float>::infinity());
+    sweep(
+        [&](const Block& block) {
+          for (int j = block.span.key_begin; j < block.span.key_end; ++j)
+            for (int r = block.span.lane_begin; r < block.span.lane_end; ++r)
+              highest[r] = std::max(highest[r], own.p[j * tile + r]);
+        },
+        nothing);
+    for (int r = 0; r < own.rows.count; ++r)
+      if (own.refined[r] && std::isfinite(highest[r])) own.lse[r] = highest[r];
+
     std::fill(own.sum_p, own.sum_p + tile, 0.0);
     std::fill(own.sum_pd, own.sum_pd + tile, 0.0);
-    sweep([&](const Block& block) {
-      const std::int64_t at = block.key_begin * tile;
-      kernels().row_sums(own.p.get() + at, own.dp.get() + at, keep() ? keep() + at : nullptr, block.count(), own.sum_p,
-                         own.sum_pd, block.lane_begin(), block.lane_end());
-    });
+    sweep(
+        [&](const Block& block) {
+          probabilities(block);
+          kernels().row_sums(own.p.get() + block.at(), own.dp.get() + block.at(),
+                             keep() ? keep() + block.at() : nullptr, block.count(), own.sum_p, own.sum_pd,
+                             block.span.lane_begin, block.span.lane_end);
+        },
+        nothing);
     for (int r = 0; r < own.rows.count; ++r) {
-      if (!refined(r) || !(own.sum_p[r] > 0)) continue;
+      if (!own.refined[r] || !(own.sum_p[r] > 0)) continue;
       own.norm[r] = static_cast<float>(1 / own.sum_p[r]);
       own.delta[r] = static_cast<float>(own.sum_pd[r] / own.sum_p[r] - lse_gradient(r));
     }
   }
 
-  void publish() {
-    std::copy(own.lse, own.lse + own.rows.count, call.lse.get() + first_row);
-    std::copy(own.norm, own.norm + own.rows.count, call.norm.get() + first_row);
-    std::copy(own.delta, own.delta + own.rows.count, call.delta.get() + first_row);
-  }
-
   bool wants_sweep() const {
     const AttentionGradients& g = call.gradients;
-    return g.dq.present() || (g.dwindow.present() && call.problem.soft_edge) || landmarks.active();
+    return g.dq.present() || (g.dwindow.present() && call.problem.soft_edge) || landmarks.active() || call.wants_keys();
   }
 
   void gradients() {
     const AttentionGradients& wanted = call.gradients;
     const bool edge_gradient = wanted.dwindow.present() && call.problem.soft_edge;
-    std::fill(own.dq.get(), own.dq.get() + 2 * tile * own.d, 0.0f);
+    own.dq.clear(own.rows.count);
     std::fill(own.dwindow, own.dwindow + tile, 0.0);
     LandmarkBlock* stored = nullptr;
     if (landmarks.active()) landmarks.begin_tile(round_tile);
-    sweep([&](const Block& block) {
-      const std::int64_t at = block.key_begin * tile;
-      float *p = own.p.get() + at, *ds = own.dp.get() + at;
-      kernels().score_gradients_lanes(p, ds, keep() ? keep() + at : nullptr, own.delta, block.count(),
-                                      block.lane_begin(), block.lane_end());
-      if (wanted.dq.present())
-        kernels().accumulate(ds + block.row_begin, tile, 1, own.k_rows + block.key_begin, block.count(), own.d, nullptr,
-                             own.dq_rows + block.row_begin, tile * own.d, block.row_end - block.row_begin);
-      if (block.run && landmarks.active()) {
-        if (block.first_entry == 0) stored = open_block(*block.run);
-        store_block(*stored, block, p, ds);
-      }
-      if (!block.run && edge_gradient)
-        edges(block, [&](int r, int first, int count, const float*, const float* slope) {
-          for (int n = 0; n < count; ++n)
-            own.dwindow[r] += static_cast<double>(own.dp[(first + n) * tile + r]) * static_cast<double>(slope[n]);
+    if (key_sums.active()) start_turns();
+    sweep(
+        [&](const Block& block) {
+          const Span& span = block.span;
+          probabilities(block);
+          float *p = own.p.get() + block.at(), *ds = own.dp.get() + block.at();
+          kernels().score_gradients(p, ds, keep() ? keep() + block.at() : nullptr, own.delta, block.count(),
+                                    span.lane_begin, span.lane_end);
+          if (wanted.dq.present()) add_dq(block);
+          if (block.run && landmarks.active()) {
+            if (block.entry == 0) stored = open_block(*block.run);
+            store_block(*stored, block, p, ds);
+          }
+          if (!block.run && edge_gradient)
+            edges(block, [&](int r, int first, int count, const float*, const float* slope) {
+              for (int j = 0; j < count; ++j)
+                own.dwindow[r] += static_cast<double>(own.dp[(first + j) * tile + r]) * static_cast<double>(slope[j]);
+            });
+        },
+        [&](std::int64_t start) {
+          if (key_sums.active()) add_keys(start);
         });
-    });
+    if (key_sums.active()) end_turns();
     if (wanted.dq.present()) store_dq();
+  }
+
+  void add_dq(const Block& block) {
+    const Span& span = block.span;
+    const int begin = block.run ? block.run->row_begin : span.lane_begin,
+              end = block.run ? block.run->row_end : std::min(span.lane_end, own.rows.count);
+    if (block.run)
+      own.dq.start_block(block.entry / tile, begin, end);
+    else if (span.lane_begin == own.mask.begin()->lane_begin)  // once for the tile
+      own.dq.start_block(block.start / tile, 0, own.rows.count);
+    own.products.sum_keys(own.dp.get(), own.k, span.key_begin, span.key_end, begin, end, own.dq);
+    if (block.run) own.dq.fold(begin, end);
+  }
+
+  // Key tiles in descending order, each when the tile of rows before this one has left it.
+  void start_turns() {
+    const std::int64_t above = own.rows.last_key(sequence.nk) / tile + 1;
+    key_sums.enter(n, place.chain, above);
+    key_sums.leave(n, above);
+  }
+  void end_turns() {
+    key_sums.enter(n, place.chain, 0);
+    key_sums.leave(n, 0);
+  }
+
+  /// The tile's shares of dk and dv.
+  void add_keys(std::int64_t start) {
+    const TileMask& mask = own.mask;
+    if (mask.span_count > 1) clear_outside_spans();
+    const std::int64_t key_tile = start / tile;
+    key_sums.enter(n, place.chain, key_tile);
+    key_sums.leave(n, key_tile + 1);
+    if (call.gradients.dv.present())
+      add_to_keys(own.p.get(), own.dout, key_sums.dv(place.b, place.kv_head, start), own.dout.width());
+    if (call.gradients.dk.present())
+      add_to_keys(own.dp.get(), own.q, key_sums.dk(place.b, place.kv_head, start), own.q.width());
+    key_sums.leave(n, key_tile);
+  }
+
+  void add_to_keys(const float* weights, const Operand& values, float* sums, std::int64_t width) {
+    const TileMask& mask = own.mask;
+    float* rows[tile];
+    for (int j = mask.key_begin; j < mask.key_end; ++j) rows[j] = sums + j * 2 * width;
+    for_each_key_group(mask, [&](int begin, int end, int lane_begin, int lane_end) {
+      own.products.sum_rows(weights, values, begin, end, lane_begin, std::min(lane_end, own.rows.count), rows, width);
+    });
+  }
+
+  /// P and dS become 0 where no span computed them, so that sums over lanes may run across.
+  void clear_outside_spans() {
+    const TileMask& mask = own.mask;
+    const auto clear = [&](int key_begin, int key_end, int lane_begin, int lane_end) {
+      for (int j = key_begin; j < key_end; ++j)
+        for (float* weights : {own.p.get(), own.dp.get()})
+          std::fill(weights + j * tile + lane_begin, weights + j * tile + lane_end, 0.0f);
+    };
+    int lane = mask.spans[0].lane_begin;
+    for (const Span& span : mask) {
+      clear(mask.key_begin, mask.key_end, lane, span.lane_begin);
+      clear(mask.key_begin, span.key_begin, span.lane_begin, span.lane_end);
+      clear(span.key_end, mask.key_end, span.lane_begin, span.lane_end);
+      lane = span.lane_end;
+    }
   }
 
   LandmarkBlock* open_block(const LandmarkRun& run) {
@@ -263,27 +355,26 @@ struct QueryPass {
 
   /// The tile's columns of the run, as [entry, row].
   void store_block(const LandmarkBlock& stored, const Block& block, const float* p, const float* ds) {
-    for (int n = 0; n < block.count(); ++n) {
-      const std::int64_t to = static_cast<std::int64_t>(block.first_entry + n) * stored.rows;
+    for (int j = 0; j < block.count(); ++j) {
+      const std::int64_t to = static_cast<std::int64_t>(block.entry + j) * stored.rows;
       double sum = 0;
       for (int r = 0; r < stored.rows; ++r) {
-        const int from = n * tile + block.row_begin + r;
+        const int from = j * tile + block.run->row_begin + r;
         stored.p[to + r] = p[from];
         stored.ds[to + r] = ds[from];
         sum += static_cast<double>(ds[from]);
       }
-      stored.slot_sum[block.first_entry + n] = sum;
+      stored.slot_sum[block.entry + j] = sum;
     }
   }
 
   void store_dq() {
     const Rows dq(kernels(), sequence.query_rows(call.gradients.dq, call.sizes.packed));
+    own.dq.fold(0, own.rows.count);
+    float *scaled = own.work.get(), *work = scaled + own.q.width();
     for (int r = 0; r < own.rows.count; ++r) {
-      float* row = own.dq_rows[r];
-      kernels().finish(row, row + tile * own.d, 1.0f, row, own.d);
-      float* scaled = own.q.get();  // no longer needed: its transposed copy is
-      kernels().scaled(row, call.scale, scaled, own.d);
-      dq.write(head, own.rows.query[r], scaled, own.work.get());
+      kernels().scaled(own.dq.finish(r, 1), call.scale, scaled, own.q.width());
+      dq.write(place.head, own.rows.query[r], scaled, work);
     }
   }
 
@@ -295,8 +386,9 @@ struct QueryPass {
       const double value = call.problem.soft_edge ? own.dwindow[r] / call.problem.soft_edge->tau : 0;
       if (shared && call.problem.soft_edge)
         call.window_gradient[first_row + r] = value;
-      else if (!shared || head == 0)
-        store_double(dwindow, (shared ? 0 : head) * dwindow.strides[0] + own.rows.query[r] * dwindow.strides[1], value);
+      else if (!shared || place.head == 0)
+        store_double(dwindow, (shared ? 0 : place.head) * dwindow.strides[0] + own.rows.query[r] * dwindow.strides[1],
+                     value);
     }
   }
 };
@@ -318,52 +410,48 @@ void sum_window_gradients(const BackwardCall& call) {
   }
 }
 
-KeyRange reach_of(const RowTile& rows) {
-  KeyRange reach{INT64_MAX, 0};
-  for (int r = 0; r < rows.count; ++r) {
-    if (rows.range[r].begin >= rows.range[r].end) continue;
-    reach.begin = std::min(reach.begin, rows.range[r].begin);
-    reach.end = std::max(reach.end, rows.range[r].end);
-  }
-  return reach;
-}
-
 }  // namespace
 
 void attention_backward_queries(BackwardCall& call, LandmarkGradients& landmarks) {
   std::vector<std::unique_ptr<Scratch>> scratch;
   for (int n = 0; n < call.threads; ++n) scratch.push_back(std::make_unique<Scratch>(call));
-  const std::int64_t tiles = call.first_tile.back();
-  const std::int64_t round = landmarks.active() ? landmarks.tiles_per_round() : std::max<std::int64_t>(tiles, 1);
-  for (std::int64_t first = 0; first < tiles; first += round) {
-    const std::int64_t count = std::min(round, tiles - first);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(call.threads)
-    for (std::int64_t n = 0; n < count; ++n) {
-      const std::int64_t t = first + (count - 1 - n);  // the longest causal tiles first
-      const std::int64_t b = sequence_of(call.first_tile, t);
-      const AttentionSequence sequence = attention_sequence(call.inputs, b);
-      const std::int64_t local = t - call.first_tile[static_cast<std::size_t>(b)], per_head = call.tiles(sequence);
-      const std::int64_t head = local / per_head, begin = local % per_head * tile;
+  KeySums key_sums(call);
+
+  const auto round = [&](std::int64_t first, std::int64_t end) {
+    std::atomic<std::int64_t> next{first};  // ascending: see KeySums::enter
+#pragma omp parallel num_threads(call.threads)
+    for (std::int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < end;) {
+      const TilePlace place = call.place(n);
+      const AttentionSequence sequence = attention_sequence(call.inputs, place.b);
       QueryPass pass{call,
                      sequence,
                      landmarks,
-                     DropoutTile(call.problem, b, call.sizes.hq),
+                     key_sums,
+                     DropoutTile(call.problem, place.b, call.sizes.hq),
                      Rows(call.kernels, sequence.q),
                      Rows(call.kernels, sequence.k),
                      Rows(call.kernels, sequence.v),
                      Rows(call.kernels, sequence.query_rows(call.saved.dout, call.sizes.packed)),
-                     head,
-                     call.first_row[static_cast<std::size_t>(b)] + head * sequence.nq + begin,
-                     t - first,
+                     n,
+                     place,
+                     call.first_row[static_cast<std::size_t>(place.b)] + place.head * sequence.nq + place.begin,
+                     n - first,
                      *scratch[static_cast<std::size_t>(omp_get_thread_num())]};
-      pass.start(begin, static_cast<int>(std::min<std::int64_t>(tile, sequence.nq - begin)));
-      call.reach[t] = reach_of(pass.own.rows);
+      pass.start();
+      if (n + call.threads < end) pass.prefetch(call.place(n + call.threads));
       pass.refine();
-      pass.publish();
       if (pass.wants_sweep()) pass.gradients();
       pass.store_dwindow();
     }
-    if (landmarks.active()) landmarks.fold(first, count);
+    if (landmarks.active()) landmarks.fold(first, end - first);
+  };
+
+  for (const KeySums::Wave& wave : key_sums.waves()) {
+    key_sums.start(wave);
+    const std::int64_t step = landmarks.active() ? landmarks.tiles_per_round() : wave.end_tile - wave.first_tile;
+    for (std::int64_t first = wave.first_tile; first < wave.end_tile; first += step)
+      round(first, std::min(first + step, wave.end_tile));
+    key_sums.store(landmarks);
   }
   sum_window_gradients(call);
 }

@@ -8,6 +8,15 @@
 
 namespace dsalt::internal {
 
+void Rows::prefetch(std::int64_t head, std::int64_t begin, std::int64_t end) const {
+  if (view_.strides[2] != 1) return;
+  const auto bytes = channels() * static_cast<std::int64_t>(size_of(view_.dtype));
+  for (std::int64_t token = begin; token < end; ++token) {
+    const char* row = view_.at<char>(0) + offset(head, token) * static_cast<std::int64_t>(size_of(view_.dtype));
+    for (std::int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(row + line, 0, 2);
+  }
+}
+
 const float* Rows::read(std::int64_t head, std::int64_t token, float* buffer) const {
   const std::int64_t n = channels(), start = offset(head, token), step = view_.strides[2];
   const bool contiguous = step == 1 || n <= 1;
@@ -45,6 +54,14 @@ const float* Rows::read_padded(std::int64_t head, std::int64_t token, float* buf
   return buffer;
 }
 
+const std::uint16_t* Rows::read_bits(std::int64_t head, std::int64_t token, std::uint16_t* buffer) const {
+  const std::int64_t n = channels(), start = offset(head, token), step = view_.strides[2];
+  if (step == 1 && n % 2 == 0) return view_.at<std::uint16_t>(start);
+  for (std::int64_t c = 0; c < n; ++c) buffer[c] = *view_.at<std::uint16_t>(start + c * step);
+  if (n % 2 == 1) buffer[n] = 0;
+  return buffer;
+}
+
 void Rows::read_scaled(std::int64_t head, std::int64_t token, double scale, float* buffer, float* work) const {
   const std::int64_t n = channels();
   kernels_.scaled(read(head, token, work), scale, buffer, n);
@@ -72,6 +89,7 @@ void RowTile::fill(const RowMask& mask, std::int64_t first_head, std::int64_t be
   const AttentionSequence& sequence = mask.sequence;
   count = rows;
   common = {0, sequence.nk};
+  KeyRange any{sequence.nk, 0};
   for (int r = 0; r < rows; ++r) {
     head[r] = first_head + (begin + r) / sequence.nq;
     query[r] = (begin + r) % sequence.nq;
@@ -79,11 +97,13 @@ void RowTile::fill(const RowMask& mask, std::int64_t first_head, std::int64_t be
     window[r] = mask.window(head[r], query[r]);
     range[r] = dense_range(problem.mask, window[r], position[r], sequence.nk, problem.bidirectional);
     common = {std::max(common.begin, range[r].begin), std::min(common.end, range[r].end)};
+    if (range[r].begin < range[r].end) any = {std::min(any.begin, range[r].begin), std::max(any.end, range[r].end)};
     edge[r] = no_edge;
     if (!problem.soft_edge || range[r].begin >= range[r].end) continue;
     const double inner = window[r] - problem.soft_edge->edge;  // distances above it are in the edge
     if (inner < 4.0e18) edge[r] = inner < 0 ? 0 : static_cast<std::int64_t>(std::floor(inner)) + 1;
   }
+  reach = std::max<std::int64_t>(0, any.end - any.begin);
 }
 
 std::int64_t RowTile::next_key(std::int64_t from) const {
@@ -95,44 +115,59 @@ std::int64_t RowTile::next_key(std::int64_t from) const {
   return nearest == INT64_MAX ? -1 : nearest;
 }
 
+std::int64_t RowTile::last_key(std::int64_t before) const {
+  std::int64_t nearest = -1;
+  for (int r = 0; r < count; ++r) {
+    const std::int64_t end = std::min(range[r].end, before);
+    if (end > range[r].begin) nearest = std::max(nearest, end - 1);
+  }
+  return nearest;
+}
+
 bool TileMask::cut(const RowTile& rows, std::int64_t start, int length) {
+  span_count = 0;
   if (rows.count == tile && rows.common.begin <= start && rows.common.end >= start + length) {
-    row_begin = key_begin = 0;
-    row_end = tile;
+    key_begin = 0;
     key_end = length;
-    partial = false;
     std::fill(first, first + tile, 0);
     std::fill(last, last + tile, length - 1);
+    spans[span_count++] = {0, length, 0, tile, false};
     return true;
   }
-  row_begin = tile;
-  row_end = 0;
   key_begin = tile;
   key_end = 0;
-  for (int r = 0; r < rows.count; ++r) {
-    const std::int64_t begin = std::max(rows.range[r].begin, start), end = std::min(rows.range[r].end, start + length);
-    if (begin >= end) {
+  for (int group = 0; group < tile; group += lane_group) {
+    int begin = tile, end = 0, all_begin = 0, all_end = tile;
+    for (int r = group; r < group + lane_group; ++r) {
       first[r] = tile;
       last[r] = -1;
-      continue;
+      if (r < rows.count) {
+        const std::int64_t from = std::max(rows.range[r].begin, start),
+                           to = std::min(rows.range[r].end, start + length);
+        if (from < to) {
+          first[r] = static_cast<std::int32_t>(from - start);
+          last[r] = static_cast<std::int32_t>(to - start) - 1;
+          begin = std::min<int>(begin, first[r]);
+          end = std::max<int>(end, last[r] + 1);
+        }
+      }
+      all_begin = std::max<int>(all_begin, first[r]);
+      all_end = std::min<int>(all_end, last[r] + 1);
     }
-    first[r] = static_cast<std::int32_t>(begin - start);
-    last[r] = static_cast<std::int32_t>(end - start) - 1;
-    row_begin = std::min(row_begin, r);
-    row_end = r + 1;
-    key_begin = std::min<int>(key_begin, first[r]);
-    key_end = std::max<int>(key_end, last[r] + 1);
+    if (end == 0) continue;
+    begin = begin / 4 * 4;
+    key_begin = std::min(key_begin, begin);
+    key_end = std::max(key_end, end);
+    const bool partial = all_begin > begin || all_end < end;
+    Span* before = span_count > 0 ? &spans[span_count - 1] : nullptr;
+    if (before && before->lane_end == group && before->key_begin == begin && before->key_end == end) {
+      before->lane_end += lane_group;
+      before->partial = before->partial || partial;
+    } else {
+      spans[span_count++] = {begin, end, group, group + lane_group, partial};
+    }
   }
-  if (row_end == 0) return false;
-  key_begin = key_begin / 4 * 4;
-  partial = false;
-  for (int lane = rows.count; lane < tile; ++lane) {
-    first[lane] = tile;
-    last[lane] = -1;
-  }
-  for (int lane = lanes_begin(row_begin); lane < lanes_end(row_end); ++lane)
-    partial = partial || first[lane] > key_begin || last[lane] < key_end - 1;
-  return true;
+  return span_count > 0;
 }
 
 LandmarkLists::LandmarkLists(const AttentionProblem& problem, const AttentionInputs& inputs, int threads)
@@ -238,13 +273,12 @@ int LandmarkRun::reachable(const LandmarkList& landmarks) const {
                           landmarks.index);
 }
 
-void DropoutTile::fill(const RowTile& rows, const TileMask& mask, std::int64_t start, std::int64_t key_stride,
-                       std::int64_t row_stride, float* keep) const {
-  for (int r = mask.row_begin; r < mask.row_end; ++r) {
+void DropoutTile::fill(const RowTile& rows, const TileMask& mask, std::int64_t start, float* keep) const {
+  for (int r = 0; r < rows.count; ++r) {
     for (int j = mask.first[r] / 4 * 4; j <= mask.last[r]; j += 4) {
       const auto words = dropout_words(dropout_, first_ + rows.head[r], rows.query[r], start + j);
       for (int n = 0; n < 4 && j + n <= mask.last[r]; ++n)
-        keep[(j + n) * key_stride + r * row_stride] = words[static_cast<std::size_t>(n)] >= threshold_ ? kept_ : 0;
+        keep[(j + n) * tile + r] = words[static_cast<std::size_t>(n)] >= threshold_ ? kept_ : 0;
     }
   }
 }

@@ -53,10 +53,22 @@ class Rows {
   Rows(const Kernels& kernels, const TensorView& view) : kernels_(kernels), view_(view) {}
   std::int64_t channels() const { return view_.shape[2]; }
 
+  /// The row's first element, for rows that are contiguous and of that type.
+  template <class T>
+  const T* at(std::int64_t head, std::int64_t token) const {
+    return view_.at<T>(offset(head, token));
+  }
+  /// Whether every row is contiguous float32 of whole lane groups.
+  bool in_place() const { return view_.dtype == DType::f32 && view_.strides[2] == 1 && channels() % lane_group == 0; }
+  /// Asks for rows [begin, end) before they are needed: tiles are met in an order that the processor does not foresee.
+  void prefetch(std::int64_t head, std::int64_t begin, std::int64_t end) const;
+
   /// The row in place when it is contiguous float32, otherwise converted into `buffer`.
   const float* read(std::int64_t head, std::int64_t token, float* buffer) const;
   /// The same, readable up to padded(channels), zero past the channels.
   const float* read_padded(std::int64_t head, std::int64_t token, float* buffer) const;
+  /// A 16-bit row, followed by a 0 when its length is odd: in place, or in `buffer`.
+  const std::uint16_t* read_bits(std::int64_t head, std::int64_t token, std::uint16_t* buffer) const;
   /// buffer = scale * row rounded once, zero up to padded(channels). `work` holds padded(channels) floats.
   void read_scaled(std::int64_t head, std::int64_t token, double scale, float* buffer, float* work) const;
   /// Rounds to nearest even. `work` holds padded(channels) floats.
@@ -79,35 +91,68 @@ struct RowTile {
   double window[tile];      // w; -1 without windows
   std::int64_t edge[tile];  // smallest distance inside the soft edge; no_edge when there is none
   KeyRange common;          // keys that every row admits by position
+  std::int64_t reach;       // distance from the first to the last key that some row admits by position
   static constexpr std::int64_t no_edge = INT64_MAX;
 
   void fill(const RowMask& mask, std::int64_t first_head, std::int64_t begin, int rows);
   /// First key >= from that some row admits by position; -1 when there is none.
   std::int64_t next_key(std::int64_t from) const;
+  /// Last key < before that some row admits by position; -1 when there is none.
+  std::int64_t last_key(std::int64_t before) const;
 };
 
-/// A tile of rows cut to the keys [start, start + length), indices relative to start.
+/// A region of a tile that is computed as a whole: keys [key_begin, key_end), lanes [lane_begin, lane_end).
+struct Span {
+  int key_begin, key_end;    // key_begin is a multiple of 4
+  int lane_begin, lane_end;  // whole lane groups
+  bool partial;              // some lane does not admit all of the keys
+};
+
+/// A tile of rows cut to the keys [start, start + length), indices relative to start. Each lane group has the keys that
+/// its own rows admit; neighbouring groups with the same keys share a span.
 struct TileMask {
   alignas(64) std::int32_t first[tile], last[tile];  // inclusive; first > last: the row has no key here
-  int row_begin, row_end;                            // rows that have some
-  int key_begin, key_end;                            // keys that some row admits; key_begin is a multiple of 4
-  bool partial;                                      // some lane does not admit all of [key_begin, key_end)
+  int key_begin, key_end;                            // over all spans
+  int span_count;
+  Span spans[tile / lane_group];
 
   /// False when no row has a key here.
   bool cut(const RowTile& rows, std::int64_t start, int length);
+  const Span* begin() const { return spans; }
+  const Span* end() const { return spans + span_count; }
 };
 
-/// The soft edge of row r in keys [start + key_begin, start + key_end): calls body(first key, relative; count; z) for
-/// its one or two pieces, z[n] = (w - e) / tau.
+/// Covers the spans of a mask by regions that are wide in lanes, which is what the matrix kernels are fast at: body(key
+/// begin, key end, lane begin, lane end) for groups of up to 16 keys and the lanes from the first to the last span that
+/// meets them.
 template <class Body>
-void for_each_edge(const RowTile& rows, int r, double tau, std::int64_t start, int key_begin, int key_end,
-                   Body&& body) {
+void for_each_key_group(const TileMask& mask, Body&& body) {
+  if (mask.span_count == 1) {
+    const Span& span = mask.spans[0];
+    return body(span.key_begin, span.key_end, span.lane_begin, span.lane_end);
+  }
+  for (int begin = mask.key_begin, end; begin < mask.key_end; begin = end) {
+    end = std::min(mask.key_end, (begin / lane_group + 1) * lane_group);
+    int lane_begin = tile, lane_end = 0;
+    for (const Span& span : mask) {
+      if (span.key_begin >= end || span.key_end <= begin) continue;
+      lane_begin = std::min(lane_begin, span.lane_begin);
+      lane_end = std::max(lane_end, span.lane_end);
+    }
+    if (lane_begin < lane_end) body(begin, end, lane_begin, lane_end);
+  }
+}
+
+/// The soft edge of row r in keys [start, start + length): calls body(first key, relative; count; z) for its one or two
+/// pieces, z[n] = (w - e) / tau.
+template <class Body>
+void for_each_edge(const RowTile& rows, int r, double tau, std::int64_t start, int length, Body&& body) {
   if (rows.edge[r] == RowTile::no_edge) return;
   float z[tile];
   const std::int64_t p = rows.position[r];
   const auto piece = [&](std::int64_t begin, std::int64_t end) {
-    begin = std::max({begin, rows.range[r].begin, start + key_begin});
-    end = std::min({end, rows.range[r].end, start + key_end});
+    begin = std::max({begin, rows.range[r].begin, start});
+    end = std::min({end, rows.range[r].end, start + length});
     if (begin >= end) return;
     for (std::int64_t j = begin; j < end; ++j)
       z[j - begin] = static_cast<float>((rows.window[r] - static_cast<double>(j <= p ? p - j : j - p)) / tau);
@@ -170,18 +215,20 @@ struct LandmarkRun {
   int reachable(const LandmarkList& list) const;
 };
 
+/// Whether dropout changes anything.
+inline bool drops(const AttentionProblem& problem) { return problem.dropout && problem.dropout->p > 0; }
+
 /// Dropout factors 0 or 1/(1-p) of a tile.
 class DropoutTile {
  public:
   DropoutTile(const AttentionProblem& problem, std::int64_t batch, std::int64_t heads)
-      : dropout_(problem.dropout.value_or(Dropout{})), active_(problem.dropout.has_value()), first_(batch * heads) {
+      : dropout_(problem.dropout.value_or(Dropout{})), active_(drops(problem)), first_(batch * heads) {
     threshold_ = dropout_threshold(dropout_.p);
     kept_ = dropout_.p < 1 ? static_cast<float>(1 / (1 - dropout_.p)) : 0;
   }
   bool active() const { return active_; }
-  /// keep[(j - start) * key_stride + r * row_stride] for row r in its own range within [start, start + length).
-  void fill(const RowTile& rows, const TileMask& mask, std::int64_t start, std::int64_t key_stride,
-            std::int64_t row_stride, float* keep) const;
+  /// keep[(j - start) * tile + r] for row r in its own range within [start, start + length).
+  void fill(const RowTile& rows, const TileMask& mask, std::int64_t start, float* keep) const;
   /// keep[n * tile + r] for landmarks index[n], n in [0,count).
   void fill(const RowTile& rows, const LandmarkRun& run, const std::int32_t* index, int count, float* keep) const;
 

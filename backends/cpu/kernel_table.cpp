@@ -7,14 +7,15 @@
 
 namespace dsalt::internal {
 
-int available_kernels(KernelChoice (&choices)[3]) {
+int available_kernels(KernelChoice (&choices)[most_kernels]) {
   int count = 0;
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    choices[count++] = {"avx512", &kernels_avx512};
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (avx512 && __builtin_cpu_supports("avx512bf16")) choices[count++] = {"avx512bf16", &kernels_avx512bf16};
+  if (avx512) choices[count++] = {"avx512", &kernels_avx512};
   if (avx2) choices[count++] = {"avx2", &kernels_avx2};
 #endif
   choices[count++] = {"scalar", &kernels_scalar};
@@ -22,7 +23,7 @@ int available_kernels(KernelChoice (&choices)[3]) {
 }
 
 const Kernels& select_kernels(const char* isa) {
-  KernelChoice choices[3];
+  KernelChoice choices[most_kernels];
   const int count = available_kernels(choices);
   const std::string_view wanted = isa ? isa : "";
   if (wanted.empty()) return *choices[0].table;

@@ -2,6 +2,7 @@
 // DSALT_KERNELS (the table's name) and DSALT_LANES (float32 lanes per vector).
 #include "kernels.hpp"
 
+#include "kernels_bf16.hpp"
 #include "kernels_convert.hpp"
 #include "kernels_matrix.hpp"
 #include "kernels_softmax.hpp"
@@ -9,7 +10,9 @@
 namespace dsalt::internal {
 
 const Kernels DSALT_KERNELS = {
-#if DSALT_LANES == 16
+#if defined(__AVX512BF16__)
+    .name = "AVX-512-BF16",
+#elif DSALT_LANES == 16
     .name = "AVX-512",
 #elif DSALT_LANES == 8
     .name = "AVX2",
@@ -17,20 +20,43 @@ const Kernels DSALT_KERNELS = {
     .name = "scalar",
 #endif
     .scores = scores,
+    .row_scores = row_scores,
     .accumulate = accumulate,
+    .accumulate_compensated = accumulate_compensated,
+    .fold = fold,
     .transpose = transpose,
+#if defined(__AVX512BF16__)
+    .scores_pairs = scores_pairs,
+    .row_scores_pairs = row_scores_pairs,
+    .accumulate_pairs = accumulate_pairs,
+    .accumulate_pairs_compensated = accumulate_pairs_compensated,
+    .softmax_pairs = softmax_pairs,
+    .pair_rows = pair_rows,
+    .pair_lanes = pair_lanes,
+    .interleave = interleave,
+    .exceptional_row = exceptional_row,
+#else
+    .scores_pairs = nullptr,
+    .row_scores_pairs = nullptr,
+    .accumulate_pairs = nullptr,
+    .accumulate_pairs_compensated = nullptr,
+    .softmax_pairs = nullptr,
+    .pair_rows = nullptr,
+    .pair_lanes = nullptr,
+    .interleave = nullptr,
+    .exceptional_row = nullptr,
+#endif
     .mask_lanes = mask_lanes,
-    .mask_rows = mask_rows,
     .mask_landmarks = mask_landmarks,
     .softmax = softmax,
-    .probabilities_lanes = probabilities_lanes,
-    .probabilities_rows = probabilities_rows,
-    .score_gradients_lanes = score_gradients_lanes,
-    .score_gradients_rows = score_gradients_rows,
+    .probabilities = probabilities,
+    .score_gradients = score_gradients,
     .row_sums = row_sums,
+    .dot = dot,
     .exp = exp_array,
     .soft_edge = soft_edge,
     .multiply = multiply,
+    .scale_row = scale_row,
     .widen_bf16 = widen_bf16,
     .widen_f16 = widen_f16,
     .narrow_bf16 = narrow_bf16,

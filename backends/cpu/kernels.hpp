@@ -1,8 +1,7 @@
 // The float32 kernels of CPU attention, one table per instruction set.
 //
-// A tile is `tile` rows by `tile` columns of float32, row stride `tile`. The column index is called the lane: it runs
-// over queries in the forward pass and in dq, over keys in dk and dv. Lanes come in groups of `lane_group`, so that a
-// range of lanes means the same on every instruction set.
+// A tile is `tile` keys (rows) by `tile` queries (columns) of float32, row stride `tile`. The column index is called
+// the lane. Lanes come in groups of `lane_group`, so that a range of lanes means the same on every instruction set.
 //
 // Every output element is computed by one fixed sequence of operations that depends on nothing but its own operands:
 // not on how many other rows or lanes the call covers, nor on zeros skipped. That is what makes a row's bytes
@@ -25,60 +24,92 @@ inline constexpr int lane_group = 16;  // rows handed to `accumulate` are readab
 inline constexpr float max_slack = 8;
 
 struct Kernels {
-  const char* name;  // "scalar" (the compiler's baseline), "AVX2", "AVX-512"
+  const char* name;  // "scalar" (the compiler's baseline), "AVX2", "AVX-512", "AVX-512-BF16"
 
   /// out[r][lane] = sum_c rows[r][c] packed[c][lane] for r in [0,count), lanes [lane_begin, lane_end).
   /// Sums run over blocks of 64 channels, each from zero.
   void (*scores)(const float* packed, const float* const* rows, int count, std::int64_t channels, int lane_begin,
                  int lane_end, float* out);
 
-  /// (hi + lo)[r] = alpha[r] (hi + lo)[r] + sum_t a[t * t_stride + r * r_stride] rows[t], for r in [0,count), `width`
-  /// columns (a multiple of lane_group). hi + lo is a compensated sum: lo = hi + lo_offset. alpha null: all ones.
-  /// A term whose weight `a` is 0 contributes nothing even if its row is not finite.
-  void (*accumulate)(const float* a, std::int64_t t_stride, std::int64_t r_stride, const float* const* rows, int terms,
-                     std::int64_t width, const float* alpha, float* const* out, std::int64_t lo_offset, int count);
+  /// The same for one lane: out[n * tile] = sum_c q[c] rows[n][c], bit for bit; rows of float32. For calls with few
+  /// lanes.
+  void (*row_scores)(const float* q, const void* const* rows, int count, std::int64_t channels, float* out);
 
-  /// packed[c][lane] = rows[lane][c] for lanes [0,count), 0 for the other lanes.
-  void (*transpose)(const float* const* rows, int count, std::int64_t channels, float* packed);
+  /// out[r] += sum_t a[t * t_stride + r * r_stride] rows[t], term by term, for r in [0,count), `width` columns (a
+  /// multiple of lane_group). A term whose weight `a` is 0 contributes nothing even if its row is not finite.
+  void (*accumulate)(const float* a, std::int64_t t_stride, std::int64_t r_stride, const float* const* rows, int terms,
+                     std::int64_t width, float* const* out, int count);
+  /// The same sum from zero, then added to the compensated sum hi + lo: hi = out[r], lo = hi + lo_offset.
+  void (*accumulate_compensated)(const float* a, std::int64_t t_stride, std::int64_t r_stride, const float* const* rows,
+                                 int terms, std::int64_t width, float* const* out, std::int64_t lo_offset, int count);
+  /// hi + lo += running, compensated; running = 0. n is a multiple of lane_group.
+  void (*fold)(float* running, float* hi, float* lo, std::int64_t n);
+
+  /// packed[c][lane] = rows[lane][c] for lanes [0,count), 0 in the rest of the last lane group; elements of 32 bits.
+  void (*transpose)(const void* const* rows, int count, std::int64_t channels, void* packed);
+
+  // Matrix products of bfloat16 operands; null where the instruction set has none. A pair is two neighbouring elements
+  // in 32 bits. See kernels_bf16.hpp about subnormal, infinite and NaN operands.
+  /// As scores, times `factor`: packed[pair of channels][lane], rows of bfloat16 with an even number of channels.
+  void (*scores_pairs)(const std::uint32_t* packed, const std::uint16_t* const* rows, int count, std::int64_t pairs,
+                       float factor, int lane_begin, int lane_end, float* out);
+  /// As row_scores, times `factor`.
+  void (*row_scores_pairs)(const void* q, const void* const* rows, int count, std::int64_t pairs, float factor,
+                           float* out);
+  /// As accumulate: a and rows[pair of terms][column] hold pairs of terms, row stride `width`.
+  void (*accumulate_pairs)(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
+                           const std::uint32_t* rows, int terms, std::int64_t width, float* const* out, int count);
+  void (*accumulate_pairs_compensated)(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
+                                       const std::uint32_t* rows, int terms, std::int64_t width, float* const* out,
+                                       std::int64_t lo_offset, int count);
+  /// As softmax (below), and pairs[r / 2][lane] = (s[r][lane], s[r + 1][lane]) rounded to bfloat16, row stride tile;
+  /// rounded + rounded_lo sums those as sum + sum_lo does the unrounded ones.
+  bool (*softmax_pairs)(float* s, int count, float* m, float* sum, float* sum_lo, float* rounded, float* rounded_lo,
+                        float* alpha, int lane_begin, int lane_end, std::uint32_t* pairs);
+  /// pairs as softmax_pairs makes them.
+  void (*pair_rows)(const float* s, int count, int lane_begin, int lane_end, std::uint32_t* pairs);
+  /// pairs[r][lane / 2] = (s[r][lane], s[r][lane + 1]); row stride tile / 2.
+  void (*pair_lanes)(const float* s, int count, int lane_begin, int lane_end, std::uint32_t* pairs);
+  /// pairs[t / 2][c] = (rows[t][c], rows[t + 1][c]), row stride `width` rounded up to lane_group, with exceptional
+  /// elements as 0. Returns whether there are any.
+  bool (*interleave)(const std::uint16_t* const* rows, int count, std::int64_t width, std::uint32_t* pairs);
+  /// y = the exceptional elements of x, 0 elsewhere.
+  void (*exceptional_row)(const std::uint16_t* x, std::int64_t width, float* y);
 
   /// s[r][lane] = -inf unless first[lane] <= key + r <= last[lane], r in [0,count).
   void (*mask_lanes)(float* s, int count, std::int32_t key, const std::int32_t* first, const std::int32_t* last,
                      int lane_begin, int lane_end);
-  /// s[r][lane] = -inf unless first[r] <= lane <= last[r]: rows are queries, lanes are keys.
-  void (*mask_rows)(float* s, int count, const std::int32_t* first, const std::int32_t* last, int lane_begin,
-                    int lane_end);
   /// s[r][lane] += bias[r]; then -inf where first[lane] <= key[r] <= last[lane] (already in the window) or
   /// key[r] > newest[lane].
   void (*mask_landmarks)(float* s, int count, const std::int32_t* key, const float* bias, const std::int32_t* first,
                          const std::int32_t* last, const std::int32_t* newest, int lane_begin, int lane_end);
 
-  /// Online softmax, lanes are queries: m grows when a score exceeds it by max_slack (or it was -inf), s becomes
-  /// exp(s - m), alpha = exp(m_old - m), sum + sum_lo = alpha (sum + sum_lo) + sum_r s[r]. A lane whose scores are all
-  /// -inf keeps m and sum bit for bit and gets alpha = 1.
-  void (*softmax)(float* s, int count, float* m, float* sum, float* sum_lo, float* alpha, int lane_begin, int lane_end);
+  /// Online softmax: m grows when a score exceeds it by max_slack (or it was -inf), s becomes exp(s - m), alpha =
+  /// exp(m_old - m), or 1 when m_old = -inf, sum + sum_lo = alpha (sum + sum_lo) + sum_r s[r]. A lane whose scores are
+  /// all -inf keeps m and sum bit for bit and gets alpha = 1. Returns whether some alpha is not 1.
+  bool (*softmax)(float* s, int count, float* m, float* sum, float* sum_lo, float* alpha, int lane_begin, int lane_end);
 
-  /// Backward, lanes are queries: s becomes P = exp(s - lse[lane]) norm[lane]; lse = -inf gives 0.
-  void (*probabilities_lanes)(float* s, int count, const float* lse, const float* norm, int lane_begin, int lane_end);
-  /// The same, rows are queries: lse[r], norm[r].
-  void (*probabilities_rows)(float* s, int count, const float* lse, const float* norm, int lane_begin, int lane_end);
-  /// ds[r][lane] = p (keep dp - delta) where p != 0, else 0; then p becomes p keep. dp holds dP on entry and ds on
-  /// return. keep null: ones. delta[lane].
-  void (*score_gradients_lanes)(float* p, float* dp, const float* keep, const float* delta, int count, int lane_begin,
-                                int lane_end);
-  /// The same with delta[r].
-  void (*score_gradients_rows)(float* p, float* dp, const float* keep, const float* delta, int count, int lane_begin,
-                               int lane_end);
+  /// Backward: s becomes P = exp(s - lse[lane]) norm[lane]; lse = -inf gives 0.
+  void (*probabilities)(float* s, int count, const float* lse, const float* norm, int lane_begin, int lane_end);
+  /// ds[r][lane] = p (keep dp - delta[lane]) where p != 0, else 0; then p becomes p keep. dp holds dP on entry and ds
+  /// on return. keep null: ones.
+  void (*score_gradients)(float* p, float* dp, const float* keep, const float* delta, int count, int lane_begin,
+                          int lane_end);
   /// sum_p[lane] += sum_r p, sum_pd[lane] += sum_r p keep dp where p != 0. keep null: ones.
   void (*row_sums)(const float* p, const float* dp, const float* keep, int count, double* sum_p, double* sum_pd,
                    int lane_begin, int lane_end);
 
+  /// sum x[n] y[n] in double, one chain per lane.
+  double (*dot)(const float* x, const float* y, std::int64_t n);
   /// y = exp(x): below 1 ulp (1.25 without fused multiply-add), exp(0) = 1, exp(-inf) = 0, exp(+inf) = inf, NaN kept,
   /// subnormals kept.
   void (*exp)(const float* x, float* y, std::int64_t n);
   /// For z >= 0: bias = log sigma(z), slope = 1 - sigma(z).
   void (*soft_edge)(const float* z, float* bias, float* slope, std::int64_t n);
-  /// s[n] *= keep[n].
-  void (*multiply)(float* s, const float* keep, std::int64_t n);
+  /// s[r][lane] *= keep[r][lane].
+  void (*multiply)(float* s, const float* keep, int count, int lane_begin, int lane_end);
+  /// row *= factor; n is a multiple of lane_group.
+  void (*scale_row)(float* row, float factor, std::int64_t n);
 
   // Conversions of contiguous rows; y may not overlap x. Narrowing rounds to nearest even and equals dtype.hpp bit for
   // bit. `scaled` multiplies in double and rounds once.
@@ -92,16 +123,17 @@ struct Kernels {
 };
 
 /// Filled in kernels.cpp; the x86 tables exist on x86-64 only.
-extern const Kernels kernels_scalar, kernels_avx2, kernels_avx512;
+extern const Kernels kernels_scalar, kernels_avx2, kernels_avx512, kernels_avx512bf16;
 
 /// The tables that this machine can run, best first; never empty.
 struct KernelChoice {
   const char* key;  // the value of DSALT_CPU_ISA
   const Kernels* table;
 };
-int available_kernels(KernelChoice (&choices)[3]);
+inline constexpr int most_kernels = 4;
+int available_kernels(KernelChoice (&choices)[most_kernels]);
 
-/// The best table, or the one named by `isa` ("scalar", "avx2", "avx512"); null or "" means the best.
+/// The best table, or the one named by `isa` ("scalar", "avx2", "avx512", "avx512bf16"); null or "" means the best.
 /// InvalidArgument names what this machine can run.
 const Kernels& select_kernels(const char* isa);
 

@@ -28,6 +28,17 @@ inline void map(const X* x, Y* y, std::int64_t count, Body body) {
   for (std::int64_t k = n; k < count; ++k) y[k] = out[k - n];
 }
 
+double dot(const float* x, const float* y, std::int64_t n) {
+  D sum = {};
+  std::int64_t k = 0;
+  for (; k + lanes <= n; k += lanes)
+    sum += __builtin_convertvector(load(x + k), D) * __builtin_convertvector(load(y + k), D);
+  double total = 0;
+  for (; k < n; ++k) total += static_cast<double>(x[k]) * static_cast<double>(y[k]);
+  for (int lane = 0; lane < lanes; ++lane) total += sum[lane];
+  return total;
+}
+
 void exp_array(const float* x, float* y, std::int64_t n) {
   map<F, F>(x, y, n, [](F v) { return exponential(v); });
 }
@@ -40,8 +51,14 @@ void soft_edge(const float* z, float* bias, float* slope, std::int64_t n) {
   });
 }
 
-void multiply(float* s, const float* keep, std::int64_t n) {
-  for (std::int64_t k = 0; k < n; ++k) s[k] *= keep[k];
+void multiply(float* s, const float* keep, int count, int lane_begin, int lane_end) {
+  for (int r = 0; r < count; ++r)
+    for (int lane = lane_begin; lane < lane_end; lane += lanes)
+      store(s + r * tile + lane, load(s + r * tile + lane) * load(keep + r * tile + lane));
+}
+
+void scale_row(float* row, float factor, std::int64_t n) {
+  for (std::int64_t k = 0; k < n; k += lanes) store(row + k, load(row + k) * factor);
 }
 
 void widen_bf16(const std::uint16_t* x, float* y, std::int64_t n) {

@@ -1,4 +1,4 @@
-// The two matrix kernels of attention, for kernels.cpp alone:
+// The matrix kernels of attention in float32, for kernels.cpp alone:
 //   scores       out[r][lane]  = sum_c rows[r][c] packed[c][lane]                 (lanes vectorised, c sequential)
 //   accumulate   out[r][column] += sum_t a[t, r] rows[t][column]                  (columns vectorised, t sequential)
 // Both keep a block of accumulators in registers and broadcast the scalar operand from memory, so neither key rows nor
@@ -12,9 +12,37 @@ namespace dsalt::internal {
 namespace {
 
 // 6 x 4 (32 vector registers) or 6 x 2 (16) accumulators: enough to hide the latency of the multiply-add.
-constexpr int block_rows = 6;
 constexpr int block_vectors = DSALT_LANES == 16 ? 4 : 2;
+template <int N>
+constexpr int block_rows = DSALT_LANES < 16 || N == 4 ? 6
+                           : N == 1                   ? 12
+                                                      : 8;
 constexpr std::int64_t channel_block = 64;
+
+/// body<R>(first row) over `count` rows in blocks of block_rows<N>, then 8, 4, 2, 1.
+template <int N, class Body>
+inline void in_blocks(int count, Body&& body) {
+  int r = 0;
+  for (; count - r >= block_rows<N>; r += block_rows<N>) body.template operator()<block_rows<N>>(r);
+  if constexpr (block_rows < N >> 8)
+    if (count - r >= 8) body.template operator()<8>(r), r += 8;
+  if (count - r >= 4) body.template operator()<4>(r), r += 4;
+  if (count - r >= 2) body.template operator()<2>(r), r += 2;
+  if (count - r >= 1) body.template operator()<1>(r);
+}
+
+/// body<N>(first) over [begin, end), a multiple of `lanes`, in strips of block_vectors vectors.
+template <class Body>
+inline void in_strips(std::int64_t begin, std::int64_t end, Body&& body) {
+  for (; begin + block_vectors * lanes <= end; begin += block_vectors * lanes)
+    body.template operator()<block_vectors>(begin);
+  switch ((end - begin) / lanes) {
+    case 1: body.template operator()<1>(begin); break;
+    case 2: body.template operator()<2>(begin); break;
+    case 3: body.template operator()<3>(begin); break;
+    default: break;
+  }
+}
 
 template <int R, int N>
 inline void scores_block(const float* packed, const float* const* rows, std::int64_t channels, float* out) {
@@ -23,23 +51,23 @@ inline void scores_block(const float* packed, const float* const* rows, std::int
     const std::int64_t end = c + channel_block < channels ? c + channel_block : channels;
     F sum[R][N] = {};
     const float* row[R];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) row[r] = rows[r];
     const bool first = c == 0;
     for (; c < end; ++c) {
       F x[N];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int n = 0; n < N; ++n) x[n] = load(packed + c * tile + n * lanes);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const F y = broadcast(row[r][c]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int n = 0; n < N; ++n) sum[r][n] = multiply_add(y, x[n], sum[r][n]);
       }
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int n = 0; n < N; ++n) {
         float* target = out + r * tile + n * lanes;
         store(target, first ? sum[r][n] : load(target) + sum[r][n]);
@@ -47,31 +75,12 @@ inline void scores_block(const float* packed, const float* const* rows, std::int
   } while (c < channels);
 }
 
-template <int N>
-inline void scores_rows(const float* packed, const float* const* rows, int count, std::int64_t channels, float* out) {
-  for (; count >= block_rows; count -= block_rows, rows += block_rows, out += block_rows * tile)
-    scores_block<block_rows, N>(packed, rows, channels, out);
-  switch (count) {
-    case 1: scores_block<1, N>(packed, rows, channels, out); break;
-    case 2: scores_block<2, N>(packed, rows, channels, out); break;
-    case 3: scores_block<3, N>(packed, rows, channels, out); break;
-    case 4: scores_block<4, N>(packed, rows, channels, out); break;
-    case 5: scores_block<5, N>(packed, rows, channels, out); break;
-    default: break;
-  }
-}
-
 void scores(const float* packed, const float* const* rows, int count, std::int64_t channels, int lane_begin,
             int lane_end, float* out) {
-  int lane = lane_begin;
-  for (; lane + block_vectors * lanes <= lane_end; lane += block_vectors * lanes)
-    scores_rows<block_vectors>(packed + lane, rows, count, channels, out + lane);
-  switch ((lane_end - lane) / lanes) {
-    case 1: scores_rows<1>(packed + lane, rows, count, channels, out + lane); break;
-    case 2: scores_rows<2>(packed + lane, rows, count, channels, out + lane); break;
-    case 3: scores_rows<3>(packed + lane, rows, count, channels, out + lane); break;
-    default: break;
-  }
+  in_strips(lane_begin, lane_end, [&]<int N>(std::int64_t lane) {
+    in_blocks<N>(count,
+                 [&]<int R>(int r) { scores_block<R, N>(packed + lane, rows + r, channels, out + r * tile + lane); });
+  });
 }
 
 /// s + err = a + b exactly (Knuth); err = 0 when b = 0.
@@ -81,99 +90,203 @@ inline F two_sum(F a, F b, F& err) {
   return s;
 }
 
-template <int R, int N>
+/// Where the sum of a block ends up: appended to a running sum, or added to a compensated one.
+enum class Into { running, compensated };
+
+/// sum is the running sum, or the block's own.
+template <Into into>
+inline void put(F sum, float* out, std::int64_t lo_offset) {
+  if constexpr (into == Into::running) {
+    store(out, sum);
+  } else {
+    F err;
+    store(out, two_sum(load(out), sum, err));
+    store(out + lo_offset, load(out + lo_offset) + err);
+  }
+}
+
+template <int R, int N, Into into>
 inline void accumulate_block(const float* a, std::int64_t t_stride, std::int64_t r_stride, const float* const* rows,
-                             int terms, std::int64_t column, const float* alpha, float* const* out,
-                             std::int64_t lo_offset) {
+                             int terms, std::int64_t column, float* const* out, std::int64_t lo_offset) {
   F sum[R][N] = {};
+  if constexpr (into == Into::running) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) sum[r][n] = load(out[r] + column + n * lanes);
+  }
   const float* weight = a;
   for (int t = 0; t < terms; ++t, weight += t_stride) {
     const float* row = rows[t] + column;
     F x[N];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int n = 0; n < N; ++n) x[n] = load(row + n * lanes);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const F y = broadcast(weight[r * r_stride]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int n = 0; n < N; ++n) sum[r][n] = multiply_add(y, x[n], sum[r][n]);
     }
   }
   F probe = {};
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int n = 0; n < N; ++n) probe += sum[r][n] - sum[r][n];
   if (any_not_finite(probe)) {  // 0 * inf: once more, leaving out the terms of weight 0
-#pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
         F again = {};
+        if constexpr (into == Into::running) again = load(out[r] + column + n * lanes);
         for (int t = 0; t < terms; ++t) {
           const float y = a[t * t_stride + r * r_stride];
           if (y != 0) again = multiply_add(broadcast(y), load(rows[t] + column + n * lanes), again);
         }
-        sum[r][n] = again;
+        put<into>(again, out[r] + column + n * lanes, lo_offset);
       }
+    return;
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      float* hi = out[r] + column + n * lanes;
-      float* lo = hi + lo_offset;
-      F high = load(hi), low = load(lo), err;
-      if (alpha) {
-        const F factor = broadcast(alpha[r]);
-        high = high * factor;
-        low = low * factor;
-      }
-      store(hi, two_sum(high, sum[r][n], err));
-      store(lo, low + err);
-    }
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) put<into>(sum[r][n], out[r] + column + n * lanes, lo_offset);
 }
 
-template <int N>
+template <Into into>
 inline void accumulate_rows(const float* a, std::int64_t t_stride, std::int64_t r_stride, const float* const* rows,
-                            int terms, std::int64_t column, const float* alpha, float* const* out,
-                            std::int64_t lo_offset, int count) {
-  const int block = block_rows;
-  for (; count >= block; count -= block, a += block * r_stride, out += block) {
-    accumulate_block<block_rows, N>(a, t_stride, r_stride, rows, terms, column, alpha, out, lo_offset);
-    if (alpha) alpha += block;
-  }
-  switch (count) {
-    case 1: accumulate_block<1, N>(a, t_stride, r_stride, rows, terms, column, alpha, out, lo_offset); break;
-    case 2: accumulate_block<2, N>(a, t_stride, r_stride, rows, terms, column, alpha, out, lo_offset); break;
-    case 3: accumulate_block<3, N>(a, t_stride, r_stride, rows, terms, column, alpha, out, lo_offset); break;
-    case 4: accumulate_block<4, N>(a, t_stride, r_stride, rows, terms, column, alpha, out, lo_offset); break;
-    case 5: accumulate_block<5, N>(a, t_stride, r_stride, rows, terms, column, alpha, out, lo_offset); break;
-    default: break;
-  }
+                            int terms, std::int64_t width, float* const* out, std::int64_t lo_offset, int count) {
+  in_strips(0, width, [&]<int N>(std::int64_t column) {
+    in_blocks<N>(count, [&]<int R>(int r) {
+      accumulate_block<R, N, into>(a + r * r_stride, t_stride, r_stride, rows, terms, column, out + r, lo_offset);
+    });
+  });
 }
 
 void accumulate(const float* a, std::int64_t t_stride, std::int64_t r_stride, const float* const* rows, int terms,
-                std::int64_t width, const float* alpha, float* const* out, std::int64_t lo_offset, int count) {
-  std::int64_t column = 0;
-  const auto run = [&]<int N>() {
-    accumulate_rows<N>(a, t_stride, r_stride, rows, terms, column, alpha, out, lo_offset, count);
-  };
-  for (; column + block_vectors * lanes <= width; column += block_vectors * lanes)
-    run.template operator()<block_vectors>();
-  switch ((width - column) / lanes) {
-    case 1: run.template operator()<1>(); break;
-    case 2: run.template operator()<2>(); break;
-    case 3: run.template operator()<3>(); break;
-    default: break;
+                std::int64_t width, float* const* out, int count) {
+  accumulate_rows<Into::running>(a, t_stride, r_stride, rows, terms, width, out, 0, count);
+}
+
+void accumulate_compensated(const float* a, std::int64_t t_stride, std::int64_t r_stride, const float* const* rows,
+                            int terms, std::int64_t width, float* const* out, std::int64_t lo_offset, int count) {
+  accumulate_rows<Into::compensated>(a, t_stride, r_stride, rows, terms, width, out, lo_offset, count);
+}
+
+void fold(float* running, float* hi, float* lo, std::int64_t n) {
+  for (std::int64_t k = 0; k < n; k += lanes) {
+    F err;
+    store(hi + k, two_sum(load(hi + k), load(running + k), err));
+    store(lo + k, load(lo + k) + err);
+    store(running + k, F{});
   }
 }
 
-void transpose(const float* const* rows, int count, std::int64_t channels, float* packed) {
+#if defined(__AVX512F__) && DSALT_LANES == 16
+
+/// x[r][c] becomes x[c][r].
+inline void transpose_16x16(__m512i x[16]) {
+  __m512i y[16];
+#pragma GCC unroll 16
+  for (int n = 0; n < 16; n += 2) {
+    y[n] = _mm512_unpacklo_epi32(x[n], x[n + 1]);
+    y[n + 1] = _mm512_unpackhi_epi32(x[n], x[n + 1]);
+  }
+#pragma GCC unroll 4
+  for (int n = 0; n < 16; n += 4) {
+    x[n] = _mm512_unpacklo_epi64(y[n], y[n + 2]);
+    x[n + 1] = _mm512_unpackhi_epi64(y[n], y[n + 2]);
+    x[n + 2] = _mm512_unpacklo_epi64(y[n + 1], y[n + 3]);
+    x[n + 3] = _mm512_unpackhi_epi64(y[n + 1], y[n + 3]);
+  }
+  // x[4 b + k], 128-bit lane l: rows 4 b .. 4 b + 3 of column 4 l + k
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; ++k) {
+    const __m512i even01 = _mm512_shuffle_i32x4(x[k], x[4 + k], 0x88),
+                  odd01 = _mm512_shuffle_i32x4(x[k], x[4 + k], 0xdd);
+    const __m512i even23 = _mm512_shuffle_i32x4(x[8 + k], x[12 + k], 0x88),
+                  odd23 = _mm512_shuffle_i32x4(x[8 + k], x[12 + k], 0xdd);
+    y[k] = _mm512_shuffle_i32x4(even01, even23, 0x88);
+    y[8 + k] = _mm512_shuffle_i32x4(even01, even23, 0xdd);
+    y[4 + k] = _mm512_shuffle_i32x4(odd01, odd23, 0x88);
+    y[12 + k] = _mm512_shuffle_i32x4(odd01, odd23, 0xdd);
+  }
+#pragma GCC unroll 16
+  for (int n = 0; n < 16; ++n) x[n] = y[n];
+}
+
+/// Columns [c, c + 16) of 16 rows of 32-bit elements, transposed: y[k] is column c + k. 0 past `count` rows and
+/// `columns`.
+inline void load_columns(const void* const* rows, int count, std::int64_t c, std::int64_t columns, __m512i y[16]) {
+  const auto mask = static_cast<__mmask16>(columns - c < 16 ? (1u << (columns - c)) - 1 : 0xffffu);
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r)
+    y[r] = r < count ? _mm512_maskz_loadu_epi32(mask, static_cast<const std::int32_t*>(rows[r]) + c)
+                     : _mm512_setzero_si512();
+  transpose_16x16(y);
+}
+
+/// Elements of 32 bits, whatever they mean.
+void transpose(const void* const* rows, int count, std::int64_t channels, void* packed) {
+  auto* target = static_cast<std::int32_t*>(packed);
+  for (int lane = 0; lane < count; lane += 16)
+    for (std::int64_t c = 0; c < channels; c += 16) {
+      __m512i x[16];
+      load_columns(rows + lane, count - lane, c, channels, x);
+      std::int32_t* to = target + c * tile + lane;
+#pragma GCC unroll 16
+      for (int r = 0; r < 16; ++r)
+        if (c + r < channels) _mm512_storeu_si512(to + r * tile, x[r]);
+    }
+}
+
+/// Elements c .. c + 15 of 16 rows, element by element: body(vector over the rows, c).
+template <class Body>
+inline void for_each_column(const void* const* rows, int count, std::int64_t begin, std::int64_t end,
+                            std::int64_t columns, Body&& body) {
+  for (std::int64_t c = begin; c < end; c += 16) {
+    __m512i x[16];
+    load_columns(rows, count, c, columns, x);
+#pragma GCC unroll 16
+    for (int k = 0; k < 16; ++k)
+      if (c + k < end) body(x[k], c + k);
+  }
+}
+
+#else
+
+/// Elements of 32 bits, whatever they mean.
+void transpose(const void* const* rows, int count, std::int64_t channels, void* packed) {
   for (std::int64_t c = 0; c < channels; ++c) {
-    float* target = packed + c * tile;
-    for (int r = 0; r < count; ++r) target[r] = rows[r][c];
-    for (int r = count; r < tile; ++r) target[r] = 0;
+    char* target = static_cast<char*>(packed) + c * tile * 4;
+    for (int r = 0; r < count; ++r) __builtin_memcpy(target + r * 4, static_cast<const char*>(rows[r]) + c * 4, 4);
+    const int end = (count + lane_group - 1) / lane_group * lane_group;
+    __builtin_memset(target + count * 4, 0, static_cast<unsigned long>(end - count) * 4);
+  }
+}
+
+#endif
+
+/// out[n * tile] = sum_c q[c] rows[n][c], each in the order of `scores`.
+void row_scores(const float* q, const void* const* rows, int count, std::int64_t channels, float* out) {
+  for (int first = 0; first < count; first += lanes) {
+    const int used = count - first < lanes ? count - first : lanes;
+    F total = {};
+    for (std::int64_t c = 0; c < channels; c += channel_block) {
+      const std::int64_t end = c + channel_block < channels ? c + channel_block : channels;
+      F sum = {};
+#if defined(__AVX512F__) && DSALT_LANES == 16
+      for_each_column(rows + first, used, c, end, channels,
+                      [&](__m512i x, std::int64_t k) { sum = multiply_add(broadcast(q[k]), (F)x, sum); });
+#else
+      for (std::int64_t k = c; k < end; ++k) {
+        F x = {};
+        for (int n = 0; n < used; ++n) x[n] = static_cast<const float*>(rows[first + n])[k];
+        sum = multiply_add(broadcast(q[k]), x, sum);
+      }
+#endif
+      total = c == 0 ? sum : total + sum;
+    }
+    for (int n = 0; n < used; ++n) out[(first + n) * tile] = total[n];
   }
 }
 

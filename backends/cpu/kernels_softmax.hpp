@@ -23,19 +23,6 @@ void mask_lanes(float* s, int count, std::int32_t key, const std::int32_t* first
   }
 }
 
-void mask_rows(float* s, int count, const std::int32_t* first, const std::int32_t* last, int lane_begin, int lane_end) {
-  I iota;
-  for (int n = 0; n < lanes; ++n) iota[n] = n;
-  for (int r = 0; r < count; ++r) {
-    const I lowest = broadcast(first[r]), highest = broadcast(last[r]);
-    for (int lane = lane_begin; lane < lane_end; lane += lanes) {
-      const I j = iota + lane;
-      float* p = s + r * tile + lane;
-      store(p, ((j < lowest) | (j > highest)) ? broadcast(-infinity) : load(p));
-    }
-  }
-}
-
 void mask_landmarks(float* s, int count, const std::int32_t* key, const float* bias, const std::int32_t* first,
                     const std::int32_t* last, const std::int32_t* newest, int lane_begin, int lane_end) {
   for (int lane = lane_begin; lane < lane_end; lane += lanes) {
@@ -48,65 +35,78 @@ void mask_landmarks(float* s, int count, const std::int32_t* key, const float* b
   }
 }
 
-void softmax(float* s, int count, float* m, float* sum, float* sum_lo, float* alpha, int lane_begin, int lane_end) {
+/// Moves m of the lanes where a score exceeds it by max_slack; returns exp(m_old - m), and the exponent's zero point.
+struct Step {
+  F reference, factor;
+  bool rescales;  // some factor is not 1
+};
+
+inline Step raise_maximum(const float* column, int count, float* m, float* alpha) {
+  F highest[4];
+  for (int n = 0; n < 4; ++n) highest[n] = broadcast(-infinity);
+  int r = 0;
+  for (; r + 4 <= count; r += 4) {
+#pragma GCC unroll 4
+    for (int n = 0; n < 4; ++n) highest[n] = larger(highest[n], load(column + (r + n) * tile));
+  }
+  for (; r < count; ++r) highest[0] = larger(highest[0], load(column + r * tile));
+  const F peak = larger(larger(highest[0], highest[1]), larger(highest[2], highest[3]));
+
+  const F old = load(m);
+  const I grows = peak > old + max_slack;  // false where nothing is admitted: -inf > -inf
+  const F now = grows ? peak : old;
+  store(m, now);
+  Step step{now == -infinity ? F{} : now, broadcast(1.0f), false};
+  const I rescales = grows & (old != -infinity);  // before its first key a row has nothing to rescale
+  if (any_set(rescales)) {
+    step.rescales = true;
+    step.factor = rescales ? exponential_below(old - step.reference) : step.factor;
+  }
+  store(alpha, step.factor);
+  return step;
+}
+
+/// (hi, lo) = factor (hi, lo) + the four chains.
+inline void add_chains(const F chain[4], F factor, float* hi, float* lo) {
+  F err;
+  store(hi, two_sum(load(hi) * factor, (chain[0] + chain[1]) + (chain[2] + chain[3]), err));
+  store(lo, load(lo) * factor + err);
+}
+
+bool softmax(float* s, int count, float* m, float* sum, float* sum_lo, float* alpha, int lane_begin, int lane_end) {
+  bool any = false;
   for (int lane = lane_begin; lane < lane_end; lane += lanes) {
     float* column = s + lane;
-    F highest = broadcast(-infinity), second = highest;
-    int r = 0;
-    for (; r + 2 <= count; r += 2) {
-      highest = larger(highest, load(column + r * tile));
-      second = larger(second, load(column + (r + 1) * tile));
-    }
-    if (r < count) highest = larger(highest, load(column + r * tile));
-    highest = larger(highest, second);
-
-    const F old = load(m + lane);
-    const I grows = highest > old + max_slack;  // false where nothing is admitted: -inf > -inf
-    const F now = grows ? highest : old;
-    const F reference = now == -infinity ? F{} : now;
-    const F factor = grows ? exponential(old - reference) : broadcast(1.0f);
-    store(m + lane, now);
-    store(alpha + lane, factor);
-
+    const Step step = raise_maximum(column, count, m + lane, alpha + lane);
+    any = any || step.rescales;
     F chain[4] = {};
-    for (r = 0; r + 4 <= count; r += 4) {
+    int r = 0;
+    for (; r + 4 <= count; r += 4) {
 #pragma GCC unroll 4
       for (int n = 0; n < 4; ++n) {
-        const F p = exponential(load(column + (r + n) * tile) - reference);
+        const F p = exponential_below(load(column + (r + n) * tile) - step.reference);
         store(column + (r + n) * tile, p);
         chain[n] += p;
       }
     }
     for (int n = 0; r < count; ++r, ++n) {
-      const F p = exponential(load(column + r * tile) - reference);
+      const F p = exponential_below(load(column + r * tile) - step.reference);
       store(column + r * tile, p);
       chain[n] += p;
     }
-    F err;
-    const F total = two_sum(load(sum + lane) * factor, (chain[0] + chain[1]) + (chain[2] + chain[3]), err);
-    store(sum + lane, total);
-    store(sum_lo + lane, load(sum_lo + lane) * factor + err);
+    add_chains(chain, step.factor, sum + lane, sum_lo + lane);
   }
+  return any;
 }
 
 inline F safe_reference(F lse) { return lse == -infinity ? F{} : lse; }
 
-void probabilities_lanes(float* s, int count, const float* lse, const float* norm, int lane_begin, int lane_end) {
+void probabilities(float* s, int count, const float* lse, const float* norm, int lane_begin, int lane_end) {
   for (int lane = lane_begin; lane < lane_end; lane += lanes) {
     const F reference = safe_reference(load(lse + lane)), factor = load(norm + lane);
     for (int r = 0; r < count; ++r) {
       float* p = s + r * tile + lane;
-      store(p, exponential(load(p) - reference) * factor);
-    }
-  }
-}
-
-void probabilities_rows(float* s, int count, const float* lse, const float* norm, int lane_begin, int lane_end) {
-  for (int r = 0; r < count; ++r) {
-    const F reference = safe_reference(broadcast(lse[r])), factor = broadcast(norm[r]);
-    for (int lane = lane_begin; lane < lane_end; lane += lanes) {
-      float* p = s + r * tile + lane;
-      store(p, exponential(load(p) - reference) * factor);
+      store(p, exponential_below(load(p) - reference) * factor);
     }
   }
 }
@@ -123,22 +123,11 @@ inline void score_gradient(float* p, float* dp, const float* keep, F delta) {
   }
 }
 
-void score_gradients_lanes(float* p, float* dp, const float* keep, const float* delta, int count, int lane_begin,
-                           int lane_end) {
+void score_gradients(float* p, float* dp, const float* keep, const float* delta, int count, int lane_begin,
+                     int lane_end) {
   for (int lane = lane_begin; lane < lane_end; lane += lanes) {
     const F shift = load(delta + lane);
     for (int r = 0; r < count; ++r) {
-      const int at = r * tile + lane;
-      score_gradient(p + at, dp + at, keep ? keep + at : nullptr, shift);
-    }
-  }
-}
-
-void score_gradients_rows(float* p, float* dp, const float* keep, const float* delta, int count, int lane_begin,
-                          int lane_end) {
-  for (int r = 0; r < count; ++r) {
-    const F shift = broadcast(delta[r]);
-    for (int lane = lane_begin; lane < lane_end; lane += lanes) {
       const int at = r * tile + lane;
       score_gradient(p + at, dp + at, keep ? keep + at : nullptr, shift);
     }

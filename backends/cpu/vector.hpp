@@ -42,39 +42,28 @@ inline F multiply_add(F a, F b, F c) {
 #endif
 }
 
-inline bool any_not_finite(F x) {
-  const I bad = x - x != F{};
+/// Whether a comparison holds in some lane.
+inline bool any_set(I mask) {
   bool any = false;
 #if defined(__AVX512F__) && DSALT_LANES == 16
-  any = _mm512_movepi32_mask((__m512i)bad) != 0;
+  any = _mm512_movepi32_mask((__m512i)mask) != 0;
 #elif defined(__AVX2__) && DSALT_LANES == 8
-  any = _mm256_movemask_ps((__m256)bad) != 0;
+  any = _mm256_movemask_ps((__m256)mask) != 0;
 #else
-  for (int n = 0; n < lanes; ++n) any = any || bad[n] != 0;
+  for (int n = 0; n < lanes; ++n) any = any || mask[n] != 0;
 #endif
   return any;
 }
+
+inline bool any_not_finite(F x) { return any_set(x - x != F{}); }
 
 /// The larger operand; x when either is NaN.
 inline F larger(F x, F than) { return than > x ? than : x; }
 
 constexpr float infinity = __builtin_inff();
 
-/// exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln(2)/2; exp(r) by a polynomial whose relative error is 3.1e-9
-/// (minimax, constrained to 1 + r + ...).
-inline F exponential(F x) {
-  x = x < -110.0f ? broadcast(-110.0f) : x;  // below half the smallest subnormal; NaN passes both comparisons
-  x = x > 100.0f ? broadcast(100.0f) : x;    // above the largest float
-  const F magic = broadcast(0x1.8p23f);      // adding it rounds to a whole number, ties to even
-  const F n = (x * 0x1.715476p+0f + magic) - magic;
-  F r = multiply_add(n, broadcast(-0x1.62e4p-1f), x);  // 15 bits of ln 2: n times it is exact
-  r = multiply_add(n, broadcast(-0x1.7f7d1cp-20f), r);
-  F p = multiply_add(broadcast(0x1.6a2466p-10f), r, broadcast(0x1.1239e2p-7f));
-  p = multiply_add(p, r, broadcast(0x1.5558f2p-5f));
-  p = multiply_add(p, r, broadcast(0x1.555492p-3f));
-  p = multiply_add(p, r, broadcast(0x1.fffffcp-2f));
-  p = multiply_add(p, r, broadcast(1.0f));
-  p = multiply_add(p, r, broadcast(1.0f));
+/// p 2^n for a whole n, rounded once.
+inline F times_power(F p, F n) {
 #if defined(__AVX512F__) && DSALT_LANES == 16
   return (F)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)n);
 #else
@@ -83,6 +72,35 @@ inline F exponential(F x) {
   const F low = (F)((half + 127) << 23), high = (F)((whole - half + 127) << 23);
   return p * low * high;
 #endif
+}
+
+/// exp(x) for x <= 100: exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln(2)/2; exp(r) by a polynomial whose relative
+/// error is 3.1e-9 (minimax, constrained to 1 + r + ...). exp(0) = 1, exp(-inf) = 0, NaN kept.
+inline F exponential_below(F x) {
+  const F lowest = broadcast(-110.0f);  // exp(lowest) is below half the smallest subnormal
+#if defined(__AVX512F__) && DSALT_LANES == 16
+  x = (F)_mm512_maskz_max_ps(0xffff, (__m512)lowest, (__m512)x);  // the second operand where one is NaN
+#elif defined(__AVX2__) && DSALT_LANES == 8
+  x = (F)_mm256_max_ps((__m256)lowest, (__m256)x);
+#else
+  x = x < lowest ? lowest : x;
+#endif
+  const F magic = broadcast(0x1.8p23f);  // adding it rounds to a whole number, ties to even
+  const F n = multiply_add(x, broadcast(0x1.715476p+0f), magic) - magic;
+  F r = multiply_add(n, broadcast(-0x1.62e4p-1f), x);  // 15 bits of ln 2: n times it is exact
+  r = multiply_add(n, broadcast(-0x1.7f7d1cp-20f), r);
+  F p = multiply_add(broadcast(0x1.6a2466p-10f), r, broadcast(0x1.1239e2p-7f));
+  p = multiply_add(p, r, broadcast(0x1.5558f2p-5f));
+  p = multiply_add(p, r, broadcast(0x1.555492p-3f));
+  p = multiply_add(p, r, broadcast(0x1.fffffcp-2f));
+  p = multiply_add(p, r, broadcast(1.0f));
+  p = multiply_add(p, r, broadcast(1.0f));
+  return times_power(p, n);
+}
+
+/// exp(x) for all x.
+inline F exponential(F x) {
+  return exponential_below(x > 100.0f ? broadcast(100.0f) : x);  // 100 is above the largest float; NaN stays
 }
 
 /// log(1 + x) for x in [0,1]: 2 atanh(s), s = x / (2 + x) <= 1/3; the series is cut below 2^-31 of the result.

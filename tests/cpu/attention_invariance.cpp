@@ -270,9 +270,62 @@ BOOST_AUTO_TEST_CASE(strides_change_nothing) {
   }
 }
 
+// What a row may not see does not reach it, whatever it is: the products of bfloat16 treat tiny, infinite and NaN
+// values apart, and that must not show in rows that do not admit them.
+BOOST_AUTO_TEST_CASE(values_out_of_sight) {
+  const auto backend = cpu_backend(2);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    Setup setup = dense(Mask::causal, 150, 150);
+    setup.dtype = dtype;
+    setup.backward = false;
+    const Call call = draw(setup);
+    const Results before = run(*backend, call, false);
+    const std::int64_t seen = 100, width = setup.dv;
+    std::vector<double> values = values_of(call.inputs.v);
+    for (std::int64_t j = seen; j < setup.nk; ++j)
+      for (std::int64_t c = 0; c < width; ++c) {
+        const double odd[] = {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN(), 1e-39};
+        values[static_cast<std::size_t>(j * width + c)] = odd[(j + c) % 3];
+      }
+    Call changed = call;
+    const Tensor wide = Tensor::empty(std::span(call.inputs.v.shape.data(), 4), DType::f64);
+    for (std::size_t n = 0; n < values.size(); ++n) wide.view().at<double>(0)[n] = values[n];
+    const Tensor v = Tensor::empty(std::span(call.inputs.v.shape.data(), 4), dtype);
+    copy_elements(wide, v);
+    changed.inputs.v = v;
+    const Results after = run(*backend, changed, false);
+    const std::vector<double> a = values_of(before.at("out")), b = values_of(after.at("out"));
+    for (std::size_t n = 0; n < static_cast<std::size_t>(seen * width); ++n) BOOST_REQUIRE_EQUAL(a[n], b[n]);
+  }
+}
+
+// Values far below what bfloat16 products keep.
+BOOST_AUTO_TEST_CASE(tiny_values) {
+  const auto backend = cpu_backend(2);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Setup setup = dense(Mask::causal, 90, 90);
+    setup.dtype = dtype;
+    setup.backward = false;
+    const Call call = draw(setup);
+    const std::vector<double> right = values_of(run(*backend, call, false).at("out"));
+    Call scaled = call;
+    const Tensor wide = Tensor::empty(std::span(call.inputs.v.shape.data(), 4), DType::f64);
+    const std::vector<double> values = values_of(call.inputs.v);
+    for (std::size_t n = 0; n < values.size(); ++n) wide.view().at<double>(0)[n] = std::ldexp(values[n], -110);
+    const Tensor v = Tensor::empty(std::span(call.inputs.v.shape.data(), 4), dtype);
+    copy_elements(wide, v);
+    scaled.inputs.v = v;
+    const std::vector<double> out = values_of(run(*backend, scaled, false).at("out"));
+    for (std::size_t n = 0; n < out.size(); ++n)
+      BOOST_REQUIRE_LE(std::fabs(std::ldexp(out[n], 110) - right[n]),
+                       (dtype == DType::bf16 ? 0x1p-8 : 0x1p-12) * (std::fabs(right[n]) + 1));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(every_instruction_set) {
   int tried = 0;
-  for (const auto& [isa, name] : {std::pair{"scalar", "scalar"}, {"avx2", "AVX2"}, {"avx512", "AVX-512"}}) {
+  for (const auto& [isa, name] :
+       {std::pair{"scalar", "scalar"}, {"avx2", "AVX2"}, {"avx512", "AVX-512"}, {"avx512bf16", "AVX-512-BF16"}}) {
     ::setenv("DSALT_CPU_ISA", isa, 1);
     std::unique_ptr<Backend> backend;
     try {
@@ -284,11 +337,13 @@ BOOST_AUTO_TEST_CASE(every_instruction_set) {
     }
     ++tried;
     BOOST_TEST(backend->description() == "OpenMP, " + std::string(name) + ", 2 threads");
-    for (Setup setup : {rich(150, 170, 50), dense(Mask::causal, 137, 137), dense(Mask::full, 1, 70)}) {
-      check_against_reference(setup, *backend);
-      const Call call = draw(setup);
-      check_same_bytes(run(*backend, call, true), run(*cpu_backend(7), call, true), isa);
-    }
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+      for (Setup setup : {rich(150, 170, 50), dense(Mask::causal, 137, 137), dense(Mask::full, 1, 70)}) {
+        setup.dtype = dtype;
+        check_against_reference(setup, *backend);
+        const Call call = draw(setup);
+        check_same_bytes(run(*backend, call, true), run(*cpu_backend(7), call, true), isa);
+      }
   }
   ::setenv("DSALT_CPU_ISA", "avx1024", 1);
   BOOST_CHECK_EXCEPTION(cpu_backend(1), InvalidArgument, [](const InvalidArgument& error) {

@@ -201,8 +201,17 @@ Results run(Backend& backend, const Call& call, bool backward, float fill) {
 
 namespace {
 
-/// Sum of the absolute terms of every result element times u (2 + size of its row's scores), in float64.
-Results conditions(const Call& call, const Results& shapes, bool backward) {
+double unit_roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::bf16: return 0x1p-8;
+    case DType::f16: return 0x1p-11;
+    default: return 0x1p-24;
+  }
+}
+
+/// Sum of the absolute terms of every result element times u (2 + size of its row's scores), in float64. `dtype` is
+/// what the call is computed in.
+Results conditions(const Call& call, DType dtype, const Results& shapes, bool backward) {
   using internal::RowMask;
   const AttentionInputs& in = call.inputs;  // float64
   const internal::AttentionSizes sizes = internal::attention_sizes(in);
@@ -248,6 +257,8 @@ Results conditions(const Call& call, const Results& shapes, bool backward) {
         double sum = 0;
         for (const double x : score) sum += std::exp(x - highest);
         const double lse = highest + std::log(sum), unit = 0x1p-24 * (2 + size);
+        // P and dS may be rounded to a 16-bit main dtype, and delta comes from an out that was.
+        const double rounded = unit + (dtype == DType::f32 ? 0 : unit_roundoff(dtype));
         const TensorView e_out = rows("out"), e_lse = rows("lse");
         *e_lse.at<double>(h * e_lse.strides[0] + i * e_lse.strides[1]) = unit * (1 + std::fabs(lse));
         double delta = dlse.present() ? std::fabs(*dlse.at<double>(h * dlse.strides[0] + i * dlse.strides[1])) : 0;
@@ -256,7 +267,7 @@ Results conditions(const Call& call, const Results& shapes, bool backward) {
           double gradient = 0;
           for (std::int64_t c = 0; c < sizes.dv; ++c) {
             const double value = std::fabs(element(s.v, g, keys[n].j, c));
-            element(e_out, h, i, c) += unit * p * keep[n] * value;
+            element(e_out, h, i, c) += rounded * p * keep[n] * value;
             gradient += value * std::fabs(element(dout, h, i, c));
           }
           dp.push_back(keep[n] * gradient);
@@ -265,13 +276,13 @@ Results conditions(const Call& call, const Results& shapes, bool backward) {
         if (!backward) continue;
         const TensorView e_dq = rows("dq"), e_dk = key_rows("dk"), e_dv = key_rows("dv");
         for (std::size_t n = 0; n < keys.size(); ++n) {
-          const double p = std::exp(score[n] - lse), ds = unit * p * (dp[n] + delta);
+          const double p = std::exp(score[n] - lse), ds = rounded * p * (dp[n] + delta);
           for (std::int64_t c = 0; c < sizes.d; ++c) {
             element(e_dq, h, i, c) += ds * scale * std::fabs(element(s.k, g, keys[n].j, c));
             element(e_dk, g, keys[n].j, c) += ds * scale * std::fabs(element(s.q, h, i, c));
           }
           for (std::int64_t c = 0; c < sizes.dv; ++c)
-            element(e_dv, g, keys[n].j, c) += unit * p * keep[n] * std::fabs(element(dout, h, i, c));
+            element(e_dv, g, keys[n].j, c) += rounded * p * keep[n] * std::fabs(element(dout, h, i, c));
           const double e = static_cast<double>(mask.distance(i, keys[n].j));
           if (keys[n].slot < 0 && call.problem.soft_edge && e > w - call.problem.soft_edge->edge) {
             const TensorView e_dw = rows("dwindow");
@@ -291,18 +302,11 @@ Results conditions(const Call& call, const Results& shapes, bool backward) {
   return results;
 }
 
-double unit_roundoff(DType dtype) {
-  switch (dtype) {
-    case DType::bf16: return 0x1p-8;
-    case DType::f16: return 0x1p-11;
-    default: return 0x1p-24;
-  }
-}
-
-/// Weights below 2^-126 keep an absolute precision of 2^-149 only, and gradients multiply that by values of order 10.
+/// Weights below 2^-126 keep an absolute precision of 2^-149 only, or are 0 where bfloat16 products flush what is
+/// subnormal, and gradients multiply that by values of order 10.
 double underflow(DType dtype) {
   switch (dtype) {
-    case DType::bf16: return 0x1p-131;
+    case DType::bf16: return 0x1p-120;
     case DType::f16: return 0x1p-22;
     default: return 0x1p-143;
   }
@@ -314,7 +318,7 @@ double check_against_reference(const Setup& setup, Backend& backend, double fact
   const Call call = draw(setup), wide = to_double(call);
   const auto yardstick = make_backend("reference");
   const Results actual = run(backend, call, setup.backward), expected = run(*yardstick, wide, setup.backward);
-  const Results condition = conditions(wide, expected, setup.backward);
+  const Results condition = conditions(wide, setup.dtype, expected, setup.backward);
   double worst = 0;
   std::size_t compared = 0;
   for (const auto& [name, tensor] : actual) {

@@ -54,6 +54,20 @@ BOOST_AUTO_TEST_CASE(exp_over_its_range) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(dot) {
+  std::vector<float> x(133), y(133);
+  for (std::size_t n = 0; n < x.size(); ++n) {
+    x[n] = std::sin(static_cast<float>(n));
+    y[n] = std::cos(static_cast<float>(3 * n));
+  }
+  for (const internal::Kernels* kernels : tables())
+    for (const std::size_t count : {0u, 1u, 15u, 16u, 64u, 133u}) {
+      double sum = 0;
+      for (std::size_t n = 0; n < count; ++n) sum += static_cast<double>(x[n]) * static_cast<double>(y[n]);
+      BOOST_TEST(std::fabs(kernels->dot(x.data(), y.data(), static_cast<std::int64_t>(count)) - sum) < 1e-13);
+    }
+}
+
 BOOST_AUTO_TEST_CASE(exp_of_special_values) {
   for (const internal::Kernels* kernels : tables()) {
     const float x[] = {0.0f, -0.0f, -inf, inf, quiet_nan, -200.0f, 89.0f, 1e30f, -1e30f, -0x1p-140f};

@@ -59,6 +59,16 @@ BOOST_AUTO_TEST_CASE(scores) {
           BOOST_REQUIRE(std::fabs(static_cast<double>(out[static_cast<std::size_t>(r * tile + lane)]) - sum) <=
                         4 * 0x1p-24 * size);
         }
+      std::vector<float> query(channels);  // lane 37 by itself
+      for (std::size_t c = 0; c < channels; ++c) query[c] = packed[c * tile + 37];
+      for (const int count : {1, 5, 16, 17, 59}) {
+        std::vector<float> column(tile * tile);
+        const std::vector<const void*> pointers(rows.begin() + 5, rows.end());
+        kernels->row_scores(query.data(), pointers.data(), count, static_cast<std::int64_t>(channels), column.data());
+        for (int r = 0; r < count; ++r)
+          BOOST_TEST(
+              same(column[static_cast<std::size_t>(r * tile)], out[static_cast<std::size_t>((r + 5) * tile + 37)]));
+      }
       for (int count = 1; count <= 13; ++count)
         for (int begin = 0; begin < tile; begin += 16)
           for (int end = begin + 16; end <= tile; end += 16) {
@@ -78,85 +88,105 @@ BOOST_AUTO_TEST_CASE(scores) {
     }
 }
 
+// out[r] += sum_t a[t][r] rows[t] for 64 terms, into plain or compensated sums; `first`, `count` choose rows.
+std::vector<float> accumulated(const Kernels& kernels, bool compensated, bool transposed, const std::vector<float>& a,
+                               const std::vector<const float*>& rows, const std::vector<float>& start,
+                               std::size_t width, int first, int count, int terms) {
+  std::vector<float> sums = start;
+  sums.resize(2 * tile * width, 0);
+  std::vector<float*> out;
+  for (std::size_t r = 0; r < tile; ++r) out.push_back(sums.data() + r * width);
+  std::vector<float> weights = a;
+  if (transposed)
+    for (std::size_t t = 0; t < tile; ++t)
+      for (std::size_t r = 0; r < tile; ++r) weights[r * tile + t] = a[t * tile + r];
+  const std::int64_t t_stride = transposed ? 1 : tile, r_stride = transposed ? tile : 1;
+  const float* from = weights.data() + first * r_stride;
+  const auto columns = static_cast<std::int64_t>(width);
+  if (compensated)
+    kernels.accumulate_compensated(from, t_stride, r_stride, rows.data(), terms, columns, out.data() + first,
+                                   tile * columns, count);
+  else
+    kernels.accumulate(from, t_stride, r_stride, rows.data(), terms, columns, out.data() + first, count);
+  return sums;
+}
+
 BOOST_AUTO_TEST_CASE(accumulate) {
   for (const Kernels* kernels : tables())
-    for (const std::size_t width : {16u, 32u, 48u, 64u, 80u, 128u}) {
-      std::vector<float> a = normal(tile * tile, 3);
-      for (std::size_t n = 0; n < a.size(); n += 3) a[n] = 0;
-      const std::vector<float> data = normal(tile * width, 4), start = normal(tile * width, 5);
-      const auto rows = row_pointers(data, width);
-      std::vector<float> alpha(tile, 1);
-      alpha[7] = 0.25f;
-      const auto compute = [&](int first, int count, int terms, bool transposed) {
-        std::vector<float> hi = start, lo(tile * width, 0);
-        hi.insert(hi.end(), lo.begin(), lo.end());
-        std::vector<float*> out;
-        for (int r = 0; r < tile; ++r) out.push_back(hi.data() + static_cast<std::size_t>(r) * width);
-        std::vector<float> weights = a;
-        if (transposed)
-          for (int t = 0; t < tile; ++t)
+    for (const bool compensated : {false, true})
+      for (const std::size_t width : {16u, 32u, 48u, 64u, 80u, 128u}) {
+        std::vector<float> a = normal(tile * tile, 3);
+        for (std::size_t n = 0; n < a.size(); n += 3) a[n] = 0;
+        const std::vector<float> data = normal(tile * width, 4), start = normal(tile * width, 5);
+        const auto rows = row_pointers(data, width);
+        const auto compute = [&](int first, int count, int terms, bool transposed) {
+          return accumulated(*kernels, compensated, transposed, a, rows, start, width, first, count, terms);
+        };
+        const std::vector<float> whole = compute(0, tile, tile, false);
+        for (std::size_t r = 0; r < tile; ++r)
+          for (std::size_t c = 0; c < width; ++c) {
+            double sum = static_cast<double>(start[r * width + c]), size = std::fabs(sum);
+            for (std::size_t t = 0; t < tile; ++t) {
+              const double term = static_cast<double>(a[t * tile + r]) * static_cast<double>(rows[t][c]);
+              sum += term;
+              size += std::fabs(term);
+            }
+            const double value =
+                static_cast<double>(whole[r * width + c]) + static_cast<double>(whole[(tile + r) * width + c]);
+            BOOST_REQUIRE_MESSAGE(std::fabs(value - sum) <= (compensated ? 4 : 8) * 0x1p-24 * size,
+                                  kernels->name << " " << compensated << " width " << width << " row " << r
+                                                << " column " << c << ": " << value << " for " << sum);
+          }
+        BOOST_TEST((compute(0, tile, tile, true) == whole));
+        for (int first = 0; first < 9; first += 4)
+          for (int count = 1; count <= 13; ++count) {
+            const std::vector<float> part = compute(first, count, tile, false);
+            int wrong = 0;
             for (int r = 0; r < tile; ++r)
-              weights[static_cast<std::size_t>(r * tile + t)] = a[static_cast<std::size_t>(t * tile + r)];
-        const std::int64_t t_stride = transposed ? 1 : tile, r_stride = transposed ? tile : 1;
-        kernels->accumulate(weights.data() + first * r_stride, t_stride, r_stride, rows.data(), terms,
-                            static_cast<std::int64_t>(width), alpha.data() + first, out.data() + first,
-                            static_cast<std::int64_t>(tile * width), count);
-        return hi;
-      };
-      const std::vector<float> whole = compute(0, tile, tile, false);
-      for (std::size_t r = 0; r < tile; ++r)
-        for (std::size_t c = 0; c < width; ++c) {
-          double sum = static_cast<double>(alpha[r]) * static_cast<double>(start[r * width + c]);
-          double size = std::fabs(sum);
-          for (std::size_t t = 0; t < tile; ++t) {
-            const double term = static_cast<double>(a[t * tile + r]) * static_cast<double>(rows[t][c]);
-            sum += term;
-            size += std::fabs(term);
+              for (std::size_t c = 0; c < width; ++c) {
+                const std::size_t at = static_cast<std::size_t>(r) * width + c;
+                const bool covered = r >= first && r < first + count;
+                wrong += !same(part[at], covered ? whole[at] : start[at]);
+              }
+            BOOST_TEST(wrong == 0);
           }
-          const double value =
-              static_cast<double>(whole[r * width + c]) + static_cast<double>(whole[(tile + r) * width + c]);
-          BOOST_REQUIRE(std::fabs(value - sum) <= 4 * 0x1p-24 * size);
-        }
-      BOOST_TEST(compute(0, tile, tile, true) == whole);
-      for (int first = 0; first < 9; first += 4)
-        for (int count = 1; count <= 13; ++count) {
-          const std::vector<float> part = compute(first, count, tile, false);
-          for (std::size_t r = 0; r < tile; ++r) {
-            const bool covered = r >= static_cast<std::size_t>(first) && r < static_cast<std::size_t>(first + count);
-            const float* expected = (covered ? whole.data() : start.data()) + r * width;
-            BOOST_REQUIRE(std::memcmp(part.data() + r * width, expected, width * sizeof(float)) == 0);
-          }
-        }
-    }
+      }
 }
 
 BOOST_AUTO_TEST_CASE(accumulate_ignores_what_has_no_weight) {
-  for (const Kernels* kernels : tables()) {
-    std::vector<float> a(tile * tile, 0), data = normal(tile * 64, 6), hi(2 * tile * 64, 0);
-    for (int r = 0; r < tile; ++r) a[static_cast<std::size_t>(3 * tile + r)] = 2;
-    a[10 * tile + 20] = 1;  // row 20 alone takes term 10
-    for (const std::size_t t : {10u, 11u})
-      for (std::size_t c = 0; c < 64; ++c) data[t * 64 + c] = c % 2 ? quiet_nan : inf;
-    const auto rows = row_pointers(data, 64);
-    std::vector<float*> out;
-    for (std::size_t r = 0; r < tile; ++r) out.push_back(hi.data() + r * 64);
-    kernels->accumulate(a.data(), tile, 1, rows.data(), tile, 64, nullptr, out.data(), tile * 64, tile);
-    for (std::size_t r = 0; r < tile; ++r)
-      for (std::size_t c = 0; c < 64; ++c)
-        BOOST_REQUIRE((r == 20 ? !std::isfinite(hi[r * 64 + c]) : hi[r * 64 + c] == 2 * data[3 * 64 + c]));
-  }
+  for (const Kernels* kernels : tables())
+    for (const bool compensated : {false, true}) {
+      std::vector<float> a(tile * tile, 0), data = normal(tile * 64, 6);
+      for (int r = 0; r < tile; ++r) a[static_cast<std::size_t>(3 * tile + r)] = 2;
+      a[10 * tile + 20] = 1;  // row 20 alone takes term 10
+      for (const std::size_t t : {10u, 11u})
+        for (std::size_t c = 0; c < 64; ++c) data[t * 64 + c] = c % 2 ? quiet_nan : inf;
+      const auto rows = row_pointers(data, 64);
+      const std::vector<float> sums =
+          accumulated(*kernels, compensated, false, a, rows, std::vector<float>(tile * 64, 0), 64, 0, tile, tile);
+      for (std::size_t r = 0; r < tile; ++r)
+        for (std::size_t c = 0; c < 64; ++c)
+          BOOST_REQUIRE((r == 20 ? !std::isfinite(sums[r * 64 + c]) : sums[r * 64 + c] == 2 * data[3 * 64 + c]));
+    }
 }
 
 BOOST_AUTO_TEST_CASE(compensated_sums_do_not_drift) {
   // 100,000 tiles of 64 times 0.1: plain float32 sums are off by thousands of ulp.
+  const double right = 100000.0 * 64 * static_cast<double>(0.1f);
   for (const Kernels* kernels : tables()) {
     const std::vector<float> a(tile, 1), data(tile * 16, 0.1f);
     const auto rows = row_pointers(data, 16);
-    std::vector<float> sum(32, 0);
-    float* out[] = {sum.data()};
-    for (int n = 0; n < 100000; ++n) kernels->accumulate(a.data(), 1, 1, rows.data(), tile, 16, nullptr, out, 16, 1);
-    const double right = 100000.0 * 64 * static_cast<double>(0.1f);
+    std::vector<float> sum(32, 0), folded(48, 0);
+    float *out[] = {sum.data()}, *running[] = {folded.data()};
+    for (int n = 0; n < 100000; ++n) {
+      kernels->accumulate_compensated(a.data(), 1, 1, rows.data(), tile, 16, out, 16, 1);
+      kernels->accumulate(a.data(), 1, 1, rows.data(), tile, 16, running, 1);
+      if (n % 4 == 3) kernels->fold(folded.data(), folded.data() + 16, folded.data() + 32, 16);
+    }
     BOOST_TEST(std::fabs((static_cast<double>(sum[0]) + static_cast<double>(sum[16])) / right - 1) < 64 * 0x1p-24);
+    BOOST_TEST(folded[0] == 0);
+    BOOST_TEST(std::fabs((static_cast<double>(folded[16]) + static_cast<double>(folded[32])) / right - 1) <
+               128 * 0x1p-24);
   }
 }
 
@@ -167,10 +197,11 @@ BOOST_AUTO_TEST_CASE(transpose) {
         const std::vector<float> data = normal(tile * channels, 7);
         const auto rows = row_pointers(data, channels);
         std::vector<float> packed(channels * tile, quiet_nan);
-        kernels->transpose(rows.data(), count, static_cast<std::int64_t>(channels), packed.data());
+        const std::vector<const void*> pointers(rows.begin(), rows.end());
+        kernels->transpose(pointers.data(), count, static_cast<std::int64_t>(channels), packed.data());
         int wrong = 0;
         for (std::size_t c = 0; c < channels; ++c)
-          for (int lane = 0; lane < tile; ++lane)
+          for (int lane = 0; lane < (count + 15) / 16 * 16; ++lane)
             wrong += packed[c * tile + static_cast<std::size_t>(lane)] !=
                      (lane < count ? rows[static_cast<std::size_t>(lane)][c] : 0);
         BOOST_TEST(wrong == 0);
@@ -189,9 +220,8 @@ BOOST_AUTO_TEST_CASE(masks) {
       bias[n] = static_cast<float>(n) / 8;
     }
     const std::vector<float> start(tile * tile, 1);
-    std::vector<float> a = start, b = start, c = start;
+    std::vector<float> a = start, c = start;
     kernels->mask_lanes(a.data(), tile, 0, first, last, 16, 48);
-    kernels->mask_rows(b.data(), tile, first, last, 16, 48);
     kernels->mask_landmarks(c.data(), tile, key, bias, first, last, newest, 16, 48);
     int wrong = 0;
     for (int r = 0; r < tile; ++r)
@@ -199,7 +229,6 @@ BOOST_AUTO_TEST_CASE(masks) {
         const auto at = static_cast<std::size_t>(r * tile + lane);
         const bool used = lane >= 16 && lane < 48;
         wrong += a[at] != (used && !(first[lane] <= r && r <= last[lane]) ? -inf : 1);
-        wrong += b[at] != (used && !(first[r] <= lane && lane <= last[r]) ? -inf : 1);
         const bool refused = (first[lane] <= key[r] && key[r] <= last[lane]) || key[r] > newest[lane];
         wrong += c[at] != (used ? refused ? -inf : 1 + bias[r] : 1);
       }
@@ -224,7 +253,7 @@ BOOST_AUTO_TEST_CASE(softmax_leaves_unconcerned_rows_alone) {
       const std::vector<float> before = s;
       float old_m[tile];
       std::copy(m, m + tile, old_m);
-      kernels->softmax(s.data(), count, m, sum, lo, alpha, 0, tile);
+      BOOST_TEST(kernels->softmax(s.data(), count, m, sum, lo, alpha, 0, tile) == (count > 0));
       for (int lane = 0; lane < tile; ++lane) {
         if (lane % 2 == 0) {
           BOOST_TEST(same(m[lane], old_m[lane]));

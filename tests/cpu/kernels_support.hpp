@@ -8,7 +8,7 @@
 namespace dsalt::test {
 
 inline std::vector<const internal::Kernels*> tables() {
-  internal::KernelChoice choices[3];
+  internal::KernelChoice choices[internal::most_kernels];
   std::vector<const internal::Kernels*> list;
   const int count = internal::available_kernels(choices);
   for (int n = 0; n < count; ++n) list.push_back(choices[n].table);

@@ -51,12 +51,12 @@ BOOST_AUTO_TEST_CASE(rows_that_see_nothing_for_every_pair_of_lengths) {
             for (std::int64_t j = 0; j < seen; ++j) dv[static_cast<std::size_t>(j)] += 1 / static_cast<double>(seen);
           }
           if (nq > 0) {
-            check_near(r.out, out);
+            check_near(r.out, out, 16 + weight_slack(dtype));
             check_near(r.lse, lse);
             check_all(r.dq, 0);
           }
           if (nk > 0) {
-            check_near(r.dv, dv);
+            check_near(r.dv, dv, 16 + weight_slack(dtype));
             check_all(r.dk, 0);
           }
         }
@@ -246,14 +246,14 @@ BOOST_AUTO_TEST_CASE(window_at_least_n_equals_causal) {
     causal.k = random_tensor({1, 1, n, dim}, 11, dtype);
     causal.v = random_tensor({1, 1, n, dim}, 12, dtype);
     const Definition expected = by_definition(causal);
-    check_near(run(backend, causal).out, expected.out, 64);
+    check_near(run(backend, causal).out, expected.out, 64 + weight_slack(dtype));
     for (const double w : {70.0, 1e9, infinity}) {
       BOOST_TEST_CONTEXT("w=" << w) {
         Call call = causal;
         call.problem.mask = Mask::sparse;
         call.window = filled({1, 2, n}, w, statistics_dtype(dtype));
         const Result r = run(backend, call);
-        check_near(r.out, expected.out, 64);
+        check_near(r.out, expected.out, 64 + weight_slack(dtype));
         check_near(r.lse, expected.lse, 64);
       }
     }

@@ -106,6 +106,10 @@ double unit_roundoff(DType dtype) {
   return 0;
 }
 
+double weight_slack(DType dtype) {
+  return dtype == DType::bf16 || dtype == DType::f16 ? unit_roundoff(dtype) / 0x1p-24 : 0;
+}
+
 void check_near(const TensorView& actual, const std::vector<double>& expected, double slack) {
   BOOST_REQUIRE(actual.present());
   const std::vector<double> got = values(actual);

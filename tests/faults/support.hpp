@@ -43,6 +43,9 @@ double unit_roundoff(DType dtype);
 /// |actual - expected| <= u_out |expected| + slack u_acc max(1, |expected|) for each element, u_acc being 2^-53 for
 /// float64 and 2^-24 otherwise; infinities and lengths must agree, NaN fails. Reports the first element that does not.
 void check_near(const TensorView& actual, const std::vector<double>& expected, double slack = 16);
+/// The slack of one rounding of the weights to a 16-bit main dtype, which the contract allows before the product that
+/// consumes them; for values of order 1.
+double weight_slack(DType dtype);
 /// Every element equals `value` exactly.
 void check_all(const TensorView& actual, double value);
 

@@ -1,0 +1,173 @@
+// See attention_products.hpp.
+#include "attention_products.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace dsalt::internal {
+namespace {
+
+/// A tile with so few rows is computed row by row, keys in the lanes; with more, a lane group of rows is faster.
+constexpr int few_rows = 3;
+
+}  // namespace
+
+bool runs_as_pairs(const Kernels& kernels, const AttentionInputs& inputs, double scale) {
+  return kernels.scores_pairs && inputs.q.dtype == DType::bf16 && std::fabs(scale) <= 0x1p64;
+}
+
+Operand::Operand(const Kernels& kernels, bool pairs, std::int64_t channels)
+    : kernels_(kernels),
+      pairs_(pairs),
+      channels_(channels),
+      width_(padded(channels)),
+      buffer_(tile * width_),
+      bits_(pairs ? tile * width_ : 0),
+      paired_(pairs ? tile / 2 * width_ : 0) {}
+
+void Operand::prepare_sums(int begin, int end) {
+  if (!pairs_) return;
+  exceptional_ = kernels_.interleave(narrow_ + begin, end - begin, channels_, paired_.get() + begin / 2 * width_);
+  if (!exceptional_) return;
+  for (int n = begin; n < end; ++n) {
+    float* row = buffer_.get() + n * width_;
+    kernels_.exceptional_row(narrow_[n], channels_, row);
+    rows_[n] = row;
+  }
+}
+
+const float* Operand::row(int n, float* work) const {
+  if (!pairs_) return rows_[n];
+  kernels_.widen_bf16(narrow_[n], work, channels_);
+  return work;
+}
+
+Packed::Packed(const Kernels& kernels, bool pairs, std::int64_t channels)
+    : kernels_(kernels),
+      pairs_(pairs),
+      channels_(pairs ? (channels + 1) / 2 : channels),
+      scaled_(pairs ? 0 : tile * padded(channels)),
+      data_(tile * channels_) {}
+
+void Packed::pack(const Operand& rows, int count, double scale) {
+  factor_ = scale;
+  count_ = count;
+  for (int n = 0; n < count; ++n) {
+    if (pairs_) {
+      rows_[n] = rows.narrow_[n];
+    } else if (scale == 1) {
+      rows_[n] = rows.rows_[n];
+    } else {
+      float* scaled = scaled_.get() + n * rows.width_;
+      kernels_.scaled(rows.rows_[n], scale, scaled, channels_);
+      rows_[n] = scaled;
+    }
+  }
+  kernels_.transpose(rows_, count, channels_, data_.get());
+}
+
+Products::Products(const Kernels& kernels, bool pairs)
+    : kernels_(kernels), pairs_(pairs), weights_(pairs ? tile * tile / 2 : 0) {}
+
+void Products::scores(const Packed& packed, const Operand& keys, int key_begin, int key_end, int row_begin, int row_end,
+                      float* s) {
+  const int count = key_end - key_begin;
+  float* out = s + key_begin * tile;
+  row_end = std::min(row_end, packed.count_);
+  const int lane_begin = lanes_begin(row_begin), lane_end = lanes_end(row_end);
+  const auto factor = static_cast<float>(packed.factor_);
+  if (row_end - row_begin <= few_rows) {
+    const void* pointers[tile];
+    for (int n = 0; n < count; ++n)
+      pointers[n] = pairs_ ? static_cast<const void*>(keys.narrow_[key_begin + n]) : keys.rows_[key_begin + n];
+    for (int r = row_begin; r < row_end; ++r)
+      if (pairs_)
+        kernels_.row_scores_pairs(packed.rows_[r], pointers, count, packed.channels_, factor, out + r);
+      else
+        kernels_.row_scores(static_cast<const float*>(packed.rows_[r]), pointers, count, packed.channels_, out + r);
+  } else if (pairs_) {
+    kernels_.scores_pairs(packed.data_.get(), keys.narrow_ + key_begin, count, packed.channels_, factor, lane_begin,
+                          lane_end, out);
+  } else {
+    kernels_.scores(reinterpret_cast<const float*>(packed.data_.get()), keys.rows_ + key_begin, count, packed.channels_,
+                    lane_begin, lane_end, out);
+  }
+}
+
+void Products::scores(const Packed& packed, const Operand& keys, const TileMask& mask, float* s) {
+  for_each_key_group(mask, [&](int key_begin, int key_end, int lane_begin, int lane_end) {
+    scores(packed, keys, key_begin, key_end, lane_begin, lane_end, s);
+  });
+}
+
+void Products::sum_keys(const float* w, const Operand& values, int key_begin, int key_end, int row_begin, int row_end,
+                        RowSums& out) {
+  const int keys = key_end - key_begin;
+  const float* weights = w + key_begin * tile;
+  if (pairs_) {
+    kernels_.pair_rows(weights, keys, lanes_begin(row_begin), lanes_end(row_end), weights_.get());
+    sum_paired_keys(w, values, key_begin, key_end, row_begin, row_end, out);
+  } else {
+    kernels_.accumulate(weights + row_begin, tile, 1, values.rows_ + key_begin, keys, values.width_,
+                        out.running() + row_begin, row_end - row_begin);
+  }
+}
+
+void Products::sum_paired_keys(const float* w, const Operand& values, int key_begin, int key_end, int row_begin,
+                               int row_end, RowSums& out) {
+  const int keys = key_end - key_begin, rows = row_end - row_begin;
+  kernels_.accumulate_pairs(weights_.get() + row_begin, tile, 1, values.paired_.get() + key_begin / 2 * values.width_,
+                            (keys + 1) / 2, values.width_, out.running() + row_begin, rows);
+  // Not into the plain sum, which the next product of pairs would flush to 0 if it were subnormal.
+  if (values.exceptional_)
+    kernels_.accumulate_compensated(w + key_begin * tile + row_begin, tile, 1, values.rows_ + key_begin, keys,
+                                    values.width_, out.compensated() + row_begin, out.lo_offset(), rows);
+}
+
+void Products::sum_rows(const float* w, const Operand& values, int key_begin, int key_end, int row_begin, int row_end,
+                        float* const* out, std::int64_t lo_offset) {
+  const int keys = key_end - key_begin, rows = row_end - row_begin;
+  const float* weights = w + key_begin * tile;
+  const auto in_float32 = [&] {
+    kernels_.accumulate_compensated(weights + row_begin, 1, tile, values.rows_ + row_begin, rows, values.width_,
+                                    out + key_begin, lo_offset, keys);
+  };
+  if (!pairs_) return in_float32();
+  kernels_.pair_lanes(weights, keys, row_begin, lanes_end(row_end), weights_.get());
+  kernels_.accumulate_pairs_compensated(weights_.get() + row_begin / 2, 1, tile / 2,
+                                        values.paired_.get() + row_begin / 2 * values.width_, (rows + 1) / 2,
+                                        values.width_, out + key_begin, lo_offset, keys);
+  if (values.exceptional_) in_float32();
+}
+
+RowSums::RowSums(const Kernels& kernels, std::int64_t width)
+    : kernels_(kernels), width_(width), data_(3 * tile * width) {
+  for (int r = 0; r < tile; ++r) {
+    running_[r] = data_.get() + r * width_;
+    compensated_[r] = running_[r] + tile * width_;
+  }
+}
+
+void RowSums::clear(int rows) {
+  for (int part = 0; part < 3; ++part) std::fill_n(data_.get() + part * tile * width_, lanes_end(rows) * width_, 0.0f);
+  group_ = -1;
+}
+
+void RowSums::fold(int begin, int end) {
+  const std::int64_t all = tile * width_;
+  float* running = running_[begin];
+  kernels_.fold(running, running + all, running + 2 * all, (end - begin) * width_);
+  group_ = -1;
+}
+
+void RowSums::rescale(int row, float factor) {
+  for (int part = 0; part < 3; ++part) kernels_.scale_row(data_.get() + (part * tile + row) * width_, factor, width_);
+}
+
+const float* RowSums::finish(int row, float divisor) {
+  float* running = running_[row];
+  kernels_.finish(running + tile * width_, running + 2 * tile * width_, divisor, running, width_);
+  return running;
+}
+
+}  // namespace dsalt::internal

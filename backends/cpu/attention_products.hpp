@@ -1,0 +1,133 @@
+// The matrix products of attention on tiles of 64 rows, in one of two arithmetics:
+//
+//   float32   any operands, converted to float32
+//   pairs     bfloat16 operands by VDPBF16PS (AVX-512-BF16): exact products, float32 sums; P and dS are rounded to
+//             bfloat16 before the product that consumes them, as docs/semantics.md allows for 16-bit inputs
+//
+// Every product of a call runs in the same arithmetic, and a row's sums do not depend on its neighbours in the tile.
+#pragma once
+
+#include <cstdint>
+
+#include "attention_tiles.hpp"
+
+namespace dsalt::internal {
+
+/// Whether a call runs as pairs: bfloat16, where the processor has the instruction, and a scale that keeps what it
+/// flushes to 0 far below a logit's rounding.
+bool runs_as_pairs(const Kernels& kernels, const AttentionInputs& inputs, double scale);
+
+/// Up to `tile` rows of a [heads, tokens, channels] view, as one operand of products.
+class Operand {
+ public:
+  Operand(const Kernels& kernels, bool pairs, std::int64_t channels);
+
+  /// Rows [begin, end) become tokens token_of(begin), ...
+  template <class TokenOf>
+  void read(const Rows& view, std::int64_t head, int begin, int end, TokenOf&& token_of) {
+    if (pairs_)
+      for (int n = begin; n < end; ++n) narrow_[n] = view.read_bits(head, token_of(n), bits_.get() + n * width_);
+    else if (view.in_place())
+      for (int n = begin; n < end; ++n) rows_[n] = view.at<float>(head, token_of(n));
+    else
+      for (int n = begin; n < end; ++n) rows_[n] = view.read_padded(head, token_of(n), buffer_.get() + n * width_);
+  }
+  /// Makes rows [begin, end) ready to be summed (begin even): needed before they are `values` of a product below.
+  void prepare_sums(int begin, int end);
+
+  std::int64_t channels() const { return channels_; }
+  std::int64_t width() const { return width_; }  // padded
+  /// The row in float32 (a copy in `work` when it is bfloat16).
+  const float* row(int n, float* work) const;
+
+ private:
+  friend class Packed;
+  friend class Products;
+  const Kernels& kernels_;
+  bool pairs_;
+  std::int64_t channels_, width_;
+  Array<float> buffer_;        // float32: rows that are not in place; pairs: exceptional elements
+  Array<std::uint16_t> bits_;  // pairs: rows that are not in place
+  Array<std::uint32_t> paired_;
+  bool exceptional_ = false;
+  const float* rows_[tile] = {};
+  const std::uint16_t* narrow_[tile] = {};
+};
+
+/// An operand transposed, lanes over its rows: the right-hand side of `scores`.
+class Packed {
+ public:
+  Packed(const Kernels& kernels, bool pairs, std::int64_t channels);
+  /// Rows [0, count) times `scale`, which stay where they are; the rest of the last lane group is 0.
+  void pack(const Operand& rows, int count, double scale);
+
+ private:
+  friend class Products;
+  const Kernels& kernels_;
+  bool pairs_;
+  std::int64_t channels_;  // of 32 bits
+  double factor_ = 1;
+  int count_ = 0;
+  Array<float> scaled_;  // float32 with a scale
+  Array<std::uint32_t> data_;
+  const void* rows_[tile] = {};
+};
+
+/// Running sums of a tile's rows: a plain float32 sum of up to four blocks of keys, and a compensated sum of those.
+class RowSums {
+ public:
+  RowSums(const Kernels& kernels, std::int64_t width);
+  void clear(int rows);
+  /// The plain sum of each row, and the higher part of its compensated sum; the lower part is lo_offset() behind it.
+  float* const* running() { return running_; }
+  float* const* compensated() { return compensated_; }
+  std::int64_t lo_offset() const { return tile * width_; }
+  /// Blocks of keys are numbered by their place in the sequence or list. Rows [begin, end) meet block `block` now: the
+  /// plain sum ends where a group of four blocks ends.
+  void start_block(std::int64_t block, int begin, int end) {
+    if (group_ >= 0 && block / 4 != group_) fold(begin, end);
+    group_ = block / 4;
+  }
+  /// Ends the plain sums of rows [begin, end).
+  void fold(int begin, int end);
+  void rescale(int row, float factor);
+  /// sum / divisor of a row, after a last fold.
+  const float* finish(int row, float divisor);
+
+ private:
+  const Kernels& kernels_;
+  std::int64_t width_, group_ = -1;
+  Array<float> data_;  // running, hi, lo
+  float *running_[tile], *compensated_[tile];
+};
+
+/// One thread's products. A weight tile is [key][lane]; regions of it start at multiples of 4 keys. Where `rows` are
+/// named, whole lane groups around them may be computed.
+class Products {
+ public:
+  Products(const Kernels& kernels, bool pairs);
+
+  /// s[key][row] = scale <keys[key], packed[row]>.
+  void scores(const Packed& packed, const Operand& keys, int key_begin, int key_end, int row_begin, int row_end,
+              float* s);
+  /// The same on the spans of a mask (and some of the tile beside them).
+  void scores(const Packed& packed, const Operand& keys, const TileMask& mask, float* s);
+  /// out[row] += sum over keys of w[key][row] values[key].
+  void sum_keys(const float* w, const Operand& values, int key_begin, int key_end, int row_begin, int row_end,
+                RowSums& out);
+  /// The same for weights that are in `key_pairs` already (as Kernels::softmax_pairs leaves them, from key_begin on).
+  void sum_paired_keys(const float* w, const Operand& values, int key_begin, int key_end, int row_begin, int row_end,
+                       RowSums& out);
+  std::uint32_t* key_pairs() { return weights_.get(); }
+  /// The same towards keys, compensated: (hi, lo)[key] += sum over rows of w[key][row] values[row]; lo = hi +
+  /// lo_offset. row_begin is a multiple of lane_group, and lanes of the last group beyond row_end have weight 0.
+  void sum_rows(const float* w, const Operand& values, int key_begin, int key_end, int row_begin, int row_end,
+                float* const* out, std::int64_t lo_offset);
+
+ private:
+  const Kernels& kernels_;
+  bool pairs_;
+  Array<std::uint32_t> weights_;
+};
+
+}  // namespace dsalt::internal

@@ -1,0 +1,248 @@
+// The matrix kernels on bfloat16 pairs (VDPBF16PS), for kernels.cpp alone, and what brings operands into pairs.
+//
+// A pair is 32 bits, the element of lower index in the lower half. Products of two bfloat16 are exact in float32; a
+// pair adds two of them to a float32 sum. The instruction takes subnormal operands as 0 and flushes subnormal sums to
+// 0, and 0 times infinity is NaN: `interleave` therefore leaves out the elements that this would harm ("exceptional":
+// nonzero below 2^-80, infinite, NaN), and the caller adds their terms in float32.
+#pragma once
+
+#if defined(__AVX512BF16__) && DSALT_LANES == 16
+
+#include "kernels_matrix.hpp"
+#include "kernels_softmax.hpp"
+
+namespace dsalt::internal {
+namespace {
+
+constexpr int tile_pairs = tile / 2;
+
+inline __m512bh pair_of(std::uint32_t x) { return (__m512bh)_mm512_set1_epi32(static_cast<int>(x)); }
+inline __m512bh pairs_at(const std::uint32_t* p) { return (__m512bh)_mm512_loadu_si512(p); }
+
+inline std::uint32_t pair_at(const std::uint16_t* p) {
+  std::uint32_t x;
+  __builtin_memcpy(&x, p, 4);
+  return x;
+}
+
+template <int R, int N>
+inline void scores_pairs_block(const std::uint32_t* packed, const std::uint16_t* const* rows, std::int64_t pairs,
+                               float factor, float* out) {
+  std::int64_t c = 0;
+  do {
+    const std::int64_t end = c + channel_block / 2 < pairs ? c + channel_block / 2 : pairs;
+    __m512 sum[R][N] = {};
+    const std::uint16_t* row[R];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) row[r] = rows[r];
+    const bool first = c == 0;
+    for (; c < end; ++c) {
+      __m512bh x[N];
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) x[n] = pairs_at(packed + c * tile + n * lanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const __m512bh y = pair_of(pair_at(row[r] + 2 * c));
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) sum[r][n] = _mm512_dpbf16_ps(sum[r][n], y, x[n]);
+      }
+    }
+    const bool last = c == pairs;
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) {
+        float* target = out + r * tile + n * lanes;
+        F total = (F)sum[r][n];
+        if (!first) total = load(target) + total;
+        store(target, last ? total * factor : total);
+      }
+  } while (c < pairs);
+}
+
+void scores_pairs(const std::uint32_t* packed, const std::uint16_t* const* rows, int count, std::int64_t pairs,
+                  float factor, int lane_begin, int lane_end, float* out) {
+  in_strips(lane_begin, lane_end, [&]<int N>(std::int64_t lane) {
+    in_blocks<N>(count, [&]<int R>(int r) {
+      scores_pairs_block<R, N>(packed + lane, rows + r, pairs, factor, out + r * tile + lane);
+    });
+  });
+}
+
+/// out[n * tile] = factor sum over pairs of q and rows[n], each in the order of scores_pairs.
+void row_scores_pairs(const void* q, const void* const* rows, int count, std::int64_t pairs, float factor, float* out) {
+  const auto* query = static_cast<const std::uint16_t*>(q);
+  for (int first = 0; first < count; first += lanes) {
+    const int used = count - first < lanes ? count - first : lanes;
+    F total = {};
+    for (std::int64_t c = 0; c < pairs; c += channel_block / 2) {
+      const std::int64_t end = c + channel_block / 2 < pairs ? c + channel_block / 2 : pairs;
+      __m512 sum = {};
+      for_each_column(rows + first, used, c, end, pairs, [&](__m512i x, std::int64_t k) {
+        sum = _mm512_dpbf16_ps(sum, pair_of(pair_at(query + 2 * k)), (__m512bh)x);
+      });
+      total = c == 0 ? (F)sum : total + (F)sum;
+    }
+    total = total * factor;
+    for (int n = 0; n < used; ++n) out[(first + n) * tile] = total[n];
+  }
+}
+
+template <int R, int N, Into into>
+inline void accumulate_pairs_block(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
+                                   const std::uint32_t* rows, std::int64_t row_stride, int terms, float* const* out,
+                                   std::int64_t column, std::int64_t lo_offset) {
+  __m512 sum[R][N] = {};
+  if constexpr (into == Into::running) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) sum[r][n] = (__m512)load(out[r] + column + n * lanes);
+  }
+  const std::uint32_t* row = rows + column;
+  for (int t = 0; t < terms; ++t, a += t_stride, row += row_stride) {
+    __m512bh x[N];
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) x[n] = pairs_at(row + n * lanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const __m512bh y = pair_of(a[r * r_stride]);
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) sum[r][n] = _mm512_dpbf16_ps(sum[r][n], y, x[n]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) put<into>((F)sum[r][n], out[r] + column + n * lanes, lo_offset);
+}
+
+template <Into into>
+inline void accumulate_pair_rows(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
+                                 const std::uint32_t* rows, int terms, std::int64_t width, float* const* out,
+                                 std::int64_t lo_offset, int count) {
+  in_strips(0, width, [&]<int N>(std::int64_t column) {
+    in_blocks<N>(count, [&]<int R>(int r) {
+      accumulate_pairs_block<R, N, into>(a + r * r_stride, t_stride, r_stride, rows, width, terms, out + r, column,
+                                         lo_offset);
+    });
+  });
+}
+
+void accumulate_pairs(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride, const std::uint32_t* rows,
+                      int terms, std::int64_t width, float* const* out, int count) {
+  accumulate_pair_rows<Into::running>(a, t_stride, r_stride, rows, terms, width, out, 0, count);
+}
+
+void accumulate_pairs_compensated(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
+                                  const std::uint32_t* rows, int terms, std::int64_t width, float* const* out,
+                                  std::int64_t lo_offset, int count) {
+  accumulate_pair_rows<Into::compensated>(a, t_stride, r_stride, rows, terms, width, out, lo_offset, count);
+}
+
+/// Words 0..15 and 16..31 of x, alternating.
+inline __m512i zip(__m512i x) {
+  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
+                                         5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  return _mm512_permutexvar_epi16(order, x);
+}
+
+void pair_rows(const float* s, int count, int lane_begin, int lane_end, std::uint32_t* pairs) {
+  for (int r = 0; r < count; r += 2, s += 2 * tile, pairs += tile)
+    for (int lane = lane_begin; lane < lane_end; lane += lanes) {
+      const F low = load(s + lane), high = r + 1 < count ? load(s + tile + lane) : F{};
+      _mm512_storeu_si512(pairs + lane, zip((__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low)));
+    }
+}
+
+/// Rows r and r + 1 of a column as pairs, rounded; low and high become what was stored.
+inline void store_pairs(std::uint32_t* pairs, F& low, F& high) {
+  const __m512i x = zip((__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low));
+  _mm512_storeu_si512(pairs, x);
+  low = (F)_mm512_slli_epi32(x, 16);
+  high = (F)_mm512_and_si512(x, _mm512_set1_epi32(static_cast<int>(0xffff0000)));
+}
+
+bool softmax_pairs(float* s, int count, float* m, float* sum, float* sum_lo, float* rounded, float* rounded_lo,
+                   float* alpha, int lane_begin, int lane_end, std::uint32_t* pairs) {
+  bool any = false;
+  for (int lane = lane_begin; lane < lane_end; lane += lanes) {
+    float* column = s + lane;
+    const Step step = raise_maximum(column, count, m + lane, alpha + lane);
+    any = any || step.rescales;
+    F chain[4] = {}, rounded_chain[4] = {};
+    const auto two = [&](int r, int n, F low, F high) {
+      chain[n] += low;
+      chain[n + 1] += high;
+      store_pairs(pairs + r / 2 * tile + lane, low, high);
+      rounded_chain[n] += low;
+      rounded_chain[n + 1] += high;
+    };
+    const auto weight = [&](int r) {
+      const F p = exponential_below(load(column + r * tile) - step.reference);
+      store(column + r * tile, p);
+      return p;
+    };
+    int r = 0;
+    for (; r + 4 <= count; r += 4) {
+      two(r, 0, weight(r), weight(r + 1));
+      two(r + 2, 2, weight(r + 2), weight(r + 3));
+    }
+    if (r + 2 <= count) {
+      two(r, 0, weight(r), weight(r + 1));
+      r += 2;
+      if (r < count) two(r, 2, weight(r), F{});
+    } else if (r < count) {
+      two(r, 0, weight(r), F{});
+    }
+    add_chains(chain, step.factor, sum + lane, sum_lo + lane);
+    add_chains(rounded_chain, step.factor, rounded + lane, rounded_lo + lane);
+  }
+  return any;
+}
+
+void pair_lanes(const float* s, int count, int lane_begin, int lane_end, std::uint32_t* pairs) {
+  for (int r = 0; r < count; ++r, s += tile, pairs += tile_pairs)
+    for (int lane = lane_begin; lane < lane_end; lane += lanes)
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(pairs + lane / 2),
+                          (__m256i)_mm512_cvtneps_pbh((__m512)load(s + lane)));
+}
+
+/// The exceptional elements of x.
+inline __mmask16 exceptional(__m256i x) {
+  const __m256i magnitude = _mm256_and_si256(x, _mm256_set1_epi16(0x7fff));
+  const __m256i below = _mm256_sub_epi16(magnitude, _mm256_set1_epi16(1));  // 0 wraps around to the largest
+  return static_cast<__mmask16>(_mm256_cmplt_epu16_mask(below, _mm256_set1_epi16(((127 - 80) << 7) - 1)) |
+                                _mm256_cmpge_epu16_mask(magnitude, _mm256_set1_epi16(0x7f80)));
+}
+
+bool interleave(const std::uint16_t* const* rows, int count, std::int64_t width, std::uint32_t* pairs) {
+  unsigned any = 0;
+  const std::int64_t padded_width = (width + 15) / 16 * 16;
+  for (int t = 0; t < count; t += 2, pairs += padded_width)
+    for (std::int64_t c = 0; c < width; c += 16) {
+      const auto used = static_cast<__mmask16>(width - c < 16 ? (1u << (width - c)) - 1 : 0xffffu);
+      __m256i low = _mm256_maskz_loadu_epi16(used, rows[t] + c), high = _mm256_setzero_si256();
+      if (t + 1 < count) high = _mm256_maskz_loadu_epi16(used, rows[t + 1] + c);
+      const __mmask16 bad_low = exceptional(low), bad_high = exceptional(high);
+      any |= static_cast<unsigned>(bad_low) | bad_high;
+      low = _mm256_maskz_mov_epi16(static_cast<__mmask16>(~bad_low), low);
+      high = _mm256_maskz_mov_epi16(static_cast<__mmask16>(~bad_high), high);
+      _mm512_storeu_si512(pairs + c, zip(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1)));
+    }
+  return any != 0;
+}
+
+void exceptional_row(const std::uint16_t* x, std::int64_t width, float* y) {
+  for (std::int64_t c = 0; c < width; c += 16) {
+    const auto used = static_cast<__mmask16>(width - c < 16 ? (1u << (width - c)) - 1 : 0xffffu);
+    const __m256i row = _mm256_maskz_loadu_epi16(used, x + c);
+    const __m256i kept = _mm256_maskz_mov_epi16(exceptional(row), row);
+    _mm512_storeu_si512(y + c, _mm512_slli_epi32(_mm512_cvtepu16_epi32(kept), 16));
+  }
+}
+
+}  // namespace
+}  // namespace dsalt::internal
+
+#endif

@@ -1,0 +1,209 @@
+// The kernels on bfloat16 pairs against float32 sums of the same bfloat16 numbers. Skipped where the processor has
+// none.
+#include <boost/test/unit_test.hpp>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "dsalt/dtype.hpp"
+#include "kernels_support.hpp"
+
+using namespace dsalt;
+using namespace dsalt::test;
+using internal::Kernels;
+using internal::tile;
+
+namespace {
+
+using Bits = std::vector<std::uint16_t>;
+
+/// The tables that have these kernels: none, or one.
+std::vector<const Kernels*> pair_tables() {
+  std::vector<const Kernels*> list;
+  for (const Kernels* kernels : tables())
+    if (kernels->scores_pairs) list.push_back(kernels);
+  if (list.empty()) BOOST_TEST_MESSAGE("this machine has no AVX-512-BF16");
+  return list;
+}
+
+Bits normal_bits(std::size_t n, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> distribution;
+  Bits bits(n);
+  for (std::uint16_t& x : bits) x = to_bfloat16(distribution(generator)).bits;
+  return bits;
+}
+
+float value(std::uint16_t bits) { return to_float(bfloat16{bits}); }
+float low(std::uint32_t pair) { return value(static_cast<std::uint16_t>(pair)); }
+float high(std::uint32_t pair) { return value(static_cast<std::uint16_t>(pair >> 16)); }
+
+std::vector<const std::uint16_t*> row_pointers(const Bits& data, std::size_t width) {
+  std::vector<const std::uint16_t*> rows;
+  for (std::size_t at = 0; at + width <= data.size(); at += width) rows.push_back(data.data() + at);
+  return rows;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(cpu_kernels_bf16)
+
+BOOST_AUTO_TEST_CASE(only_the_table_named_for_it_has_them) {
+  for (const Kernels* kernels : tables())
+    BOOST_TEST((kernels->scores_pairs != nullptr) == (std::string(kernels->name) == "AVX-512-BF16"));
+}
+
+BOOST_AUTO_TEST_CASE(scores) {
+  for (const Kernels* kernels : pair_tables())
+    for (const std::size_t pairs : {1u, 7u, 32u, 33u, 100u}) {
+      const Bits queries = normal_bits(tile * 2 * pairs, 1), keys = normal_bits(tile * 2 * pairs, 2);
+      const auto query_rows = row_pointers(queries, 2 * pairs), key_rows = row_pointers(keys, 2 * pairs);
+      const std::vector<const void*> pointers(query_rows.begin(), query_rows.end());
+      std::vector<std::uint32_t> packed(pairs * tile);
+      kernels->transpose(pointers.data(), tile, static_cast<std::int64_t>(pairs), packed.data());
+      std::vector<float> out(tile * tile);
+      kernels->scores_pairs(packed.data(), key_rows.data(), tile, static_cast<std::int64_t>(pairs), 0.5f, 0, tile,
+                            out.data());
+      for (std::size_t r = 0; r < tile; ++r)
+        for (std::size_t lane = 0; lane < tile; ++lane) {
+          double sum = 0, size = 0;
+          for (std::size_t c = 0; c < 2 * pairs; ++c) {
+            const double term =
+                static_cast<double>(value(key_rows[r][c])) * static_cast<double>(value(query_rows[lane][c]));
+            sum += term;
+            size += std::fabs(term);
+          }
+          BOOST_REQUIRE(std::fabs(static_cast<double>(out[r * tile + lane]) - 0.5 * sum) <= 4 * 0x1p-24 * size);
+        }
+      for (const int count : {1, 16, 17, 61}) {  // one lane by itself
+        std::vector<float> column(tile * tile);
+        const std::vector<const void*> keys_from_3(key_rows.begin() + 3, key_rows.end());
+        kernels->row_scores_pairs(query_rows[41], keys_from_3.data(), count, static_cast<std::int64_t>(pairs), 0.5f,
+                                  column.data());
+        for (std::size_t r = 0; r < static_cast<std::size_t>(count); ++r)
+          BOOST_TEST(column[r * tile] == out[(r + 3) * tile + 41]);
+      }
+      for (const int count : {1, 5, 13}) {  // an element's bits do not depend on what else the call covers
+        std::vector<float> part(tile * tile);
+        kernels->scores_pairs(packed.data(), key_rows.data() + 3, count, static_cast<std::int64_t>(pairs), 0.5f, 16, 48,
+                              part.data());
+        int wrong = 0;
+        for (int r = 0; r < count; ++r)
+          for (int lane = 16; lane < 48; ++lane)
+            wrong +=
+                part[static_cast<std::size_t>(r * tile + lane)] != out[static_cast<std::size_t>((r + 3) * tile + lane)];
+        BOOST_TEST(wrong == 0);
+      }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(sums_over_pairs_of_rows) {
+  for (const Kernels* kernels : pair_tables())
+    for (const std::size_t width : {16u, 48u, 64u, 128u})
+      for (const int terms : {1, 2, 7, 64}) {
+        const Bits data = normal_bits(tile * width, 3);
+        const auto rows = row_pointers(data, width);
+        std::vector<std::uint32_t> values(tile / 2 * width), weights(tile / 2 * tile);
+        BOOST_TEST(!kernels->interleave(rows.data(), terms, static_cast<std::int64_t>(width), values.data()));
+        std::vector<float> w(tile * tile);
+        for (std::size_t n = 0; n < w.size(); ++n) w[n] = std::fabs(std::sin(static_cast<float>(n)));
+        kernels->pair_rows(w.data(), terms, 0, tile, weights.data());
+        std::vector<float> sums(2 * tile * width, 0), compensated = sums;
+        std::vector<float*> out, out_compensated;
+        for (std::size_t r = 0; r < tile; ++r) {
+          out.push_back(sums.data() + r * width);
+          out_compensated.push_back(compensated.data() + r * width);
+        }
+        const auto columns = static_cast<std::int64_t>(width);
+        kernels->accumulate_pairs(weights.data(), tile, 1, values.data(), (terms + 1) / 2, columns, out.data(), tile);
+        kernels->accumulate_pairs_compensated(weights.data(), tile, 1, values.data(), (terms + 1) / 2, columns,
+                                              out_compensated.data(), tile * columns, tile);
+        BOOST_TEST((sums == compensated));
+        for (std::size_t r = 0; r < tile; ++r)
+          for (std::size_t c = 0; c < width; ++c) {
+            double sum = 0, size = 0;
+            for (std::size_t t = 0; t < static_cast<std::size_t>(terms); ++t) {
+              const double term =
+                  static_cast<double>(to_float(to_bfloat16(w[t * tile + r]))) * static_cast<double>(value(rows[t][c]));
+              sum += term;
+              size += std::fabs(term);
+            }
+            BOOST_REQUIRE(std::fabs(static_cast<double>(sums[r * width + c]) - sum) <= 4 * 0x1p-24 * size);
+          }
+      }
+}
+
+BOOST_AUTO_TEST_CASE(pairs_round_as_dtype_does) {
+  for (const Kernels* kernels : pair_tables()) {
+    std::vector<float> s(tile * tile);
+    for (std::size_t n = 0; n < s.size(); ++n) s[n] = std::exp2(-static_cast<float>(n % 977) / 9);
+    std::vector<std::uint32_t> rows(tile / 2 * tile, 1), lanes(tile * tile / 2, 1);
+    kernels->pair_rows(s.data(), tile - 1, 0, tile, rows.data());
+    kernels->pair_lanes(s.data(), tile, 0, tile, lanes.data());
+    int wrong = 0;
+    for (std::size_t r = 0; r < tile; ++r)
+      for (std::size_t lane = 0; lane < tile; ++lane) {
+        const float right = to_float(to_bfloat16(s[r * tile + lane]));
+        const std::uint32_t by_row = rows[r / 2 * tile + lane], by_lane = lanes[r * tile / 2 + lane / 2];
+        wrong += (r % 2 ? high(by_row) : low(by_row)) != (r == tile - 1 ? 0 : right);
+        wrong += (lane % 2 ? high(by_lane) : low(by_lane)) != right;
+      }
+    BOOST_TEST(wrong == 0);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(exceptional_elements_are_left_out_and_found_again) {
+  constexpr float inf = std::numeric_limits<float>::infinity();
+  for (const Kernels* kernels : pair_tables())
+    for (const std::size_t width : {5u, 16u, 40u}) {
+      Bits data = normal_bits(3 * width, 4);
+      const auto rows = row_pointers(data, width);
+      const std::size_t padded = (width + 15) / 16 * 16;
+      std::vector<std::uint32_t> pairs(2 * padded);
+      BOOST_TEST(!kernels->interleave(rows.data(), 3, static_cast<std::int64_t>(width), pairs.data()));
+      const float odd[] = {inf, -inf, std::numeric_limits<float>::quiet_NaN(), 0x1p-81f, -0x1p-130f};
+      for (std::size_t n = 0; n < 5; ++n) data[width + n] = to_bfloat16(odd[n]).bits;
+      data[0] = to_bfloat16(0x1p-80f).bits;  // the smallest that stays
+      data[1] = 0x8000;                      // -0
+      BOOST_TEST(kernels->interleave(rows.data(), 3, static_cast<std::int64_t>(width), pairs.data()));
+      std::vector<float> found(padded);
+      kernels->exceptional_row(rows[1], static_cast<std::int64_t>(width), found.data());
+      for (std::size_t c = 0; c < width; ++c) {
+        BOOST_TEST(low(pairs[c]) == value(rows[0][c]));
+        BOOST_TEST(high(pairs[c]) == (c < 5 ? 0 : value(rows[1][c])));
+        BOOST_TEST(low(pairs[padded + c]) == value(rows[2][c]));
+        BOOST_TEST(high(pairs[padded + c]) == 0);
+        BOOST_TEST((c == 2 ? std::isnan(found[c]) : found[c] == (c < 5 ? odd[c] : 0)));
+      }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(softmax_sums_what_it_stores) {
+  for (const Kernels* kernels : pair_tables())
+    for (const int count : {1, 2, 3, 5, 6, 7, 64}) {
+      std::vector<float> s(tile * tile);
+      for (std::size_t n = 0; n < s.size(); ++n) s[n] = 4 * std::sin(static_cast<float>(n));
+      std::vector<float> plain = s;
+      alignas(64) float m[2][tile], sum[2][tile] = {}, lo[2][tile] = {}, rounded[tile] = {}, rounded_lo[tile] = {},
+                                    alpha[tile];
+      for (auto& row : m) std::fill(row, row + tile, -std::numeric_limits<float>::infinity());
+      std::vector<std::uint32_t> pairs(tile / 2 * tile), again = pairs;
+      kernels->softmax(plain.data(), count, m[0], sum[0], lo[0], alpha, 0, tile);
+      kernels->softmax_pairs(s.data(), count, m[1], sum[1], lo[1], rounded, rounded_lo, alpha, 0, tile, pairs.data());
+      kernels->pair_rows(plain.data(), count, 0, tile, again.data());
+      BOOST_TEST((s == plain));
+      BOOST_TEST((pairs == again));
+      for (std::size_t lane = 0; lane < tile; ++lane) {
+        BOOST_TEST(m[0][lane] == m[1][lane]);
+        BOOST_TEST(sum[0][lane] == sum[1][lane]);
+        double right = 0;
+        for (std::size_t r = 0; r < static_cast<std::size_t>(count); ++r)
+          right += static_cast<double>(to_float(to_bfloat16(plain[r * tile + lane])));
+        BOOST_TEST(std::fabs(static_cast<double>(rounded[lane]) / right - 1) < 1e-6);
+      }
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
