@@ -152,6 +152,64 @@ std::string path_of(const CLI::App& app) {
   return subs.empty() ? app.get_name() : app.get_name() + " " + path_of(*subs.front());
 }
 
+void add_bench(CLI::App& app, BenchArguments& a, std::function<int()>& command) {
+  CLI::App* sub = app.add_subcommand("bench", "Measure a backend and hold it against what the device can do at most");
+  const auto several = [&](const char* name, std::vector<std::string>& values, const char* help, const char* type) {
+    return sub->add_option(name, values, help)->type_name(type)->expected(1)->take_all();
+  };
+  several("--backend", a.backends,
+          "reference, cpu, cuda, cuda:N or auto; repeatable (default: DSALT_BACKEND, else auto)", "B");
+  several("--operation", a.operations,
+          "an operation or a shell pattern of them; repeatable (default: all; with --scaling: attention)", "OP");
+  several("--shape", a.shapes,
+          "a number of --list, or B,H[/Hkv],N[xNk],D[,MASK[,K]] with MASK full, causal, a window w, or lo..hi; "
+          "repeatable (default: for attention all that fit, for other operations 11)",
+          "S");
+  several("--dtype", a.dtypes, "f32, bf16, f16 or f64; repeatable (default: f32)", "T");
+  sub->add_option(
+         "--windows", a.windows,
+         "windows of sparse shapes: constant (w), uniform (from w/16 to w, for each token and head) or bimodal "
+         "(w/16 or w) (default: constant; shape 10: uniform)")
+      ->type_name("W");
+  sub->add_option("--chunk", a.chunk, "rows per landmark list in self-attention; 0: one list for all rows")
+      ->type_name("C")
+      ->capture_default_str()
+      ->check(between<std::int64_t>(0, 1 << 24));
+  sub->add_option("--min-time", a.min_time, "seconds of timed calls per row, at least three calls")
+      ->type_name("S")
+      ->capture_default_str()
+      ->check(between(0.0, 3600.0));
+  sub->add_option("--max-time", a.max_time, "seconds; a row whose call is expected to take longer is skipped")
+      ->type_name("S")
+      ->capture_default_str()
+      ->check(between(0.0, 1e9));
+  add_threads(sub, a.threads);
+  sub->add_flag("--scaling", a.scaling, "instead: time over N from 1024 to 32768 with its slope, and over threads");
+  sub->add_option("--json", a.json, "write one JSON object per row, for --compare and other programs")
+      ->type_name("FILE");
+  sub->add_option("--report", a.report, "write one self-contained HTML page with rooflines and scaling")
+      ->type_name("FILE");
+  CLI::Option* compare = sub->add_option("--compare", a.compare, "instead: show two JSON files side by side")
+                             ->type_name("OLD NEW")
+                             ->expected(2);
+  CLI::Option* list = sub->add_flag("--list", a.list, "print operations and shapes and stop");
+  for (const char* name : {"--backend", "--operation", "--shape", "--dtype", "--windows", "--scaling", "--json",
+                           "--report", "--threads"}) {
+    compare->excludes(sub->get_option(name));
+  }
+  compare->excludes(list);
+  sub->footer(
+      "The limit of a row is the larger of FLOP over peak and bytes over bandwidth, both measured in the same run "
+      "with\n"
+      "the instruction set and threads that the backend uses. Columns: docs/performance.md.\n\n" +
+      with_examples("  dsalt bench --backend cpu --report bench.html --json bench.json\n"
+                    "  dsalt bench --backend cpu --operation 'attention*' --shape 11 --windows uniform\n"
+                    "  dsalt bench --backend cpu --operation attention --shape 1,8/2,4096,64,128..512,32 --dtype bf16\n"
+                    "  dsalt bench --backend cpu --scaling --operation attention --shape 11 --shape 12\n"
+                    "  dsalt bench --compare old.json new.json\n"));
+  sub->callback([&a, &command] { command = [&a] { return bench(a); }; });
+}
+
 }  // namespace
 
 int run_command_line(int argc, char** argv) {
@@ -160,7 +218,8 @@ int run_command_line(int argc, char** argv) {
   VerifyArguments verify_arguments;
   GoldenArguments golden_arguments;
   AttentionMapArguments map_arguments;
-  verify_arguments.command = golden_arguments.command = quoted_command(argc, argv);
+  BenchArguments bench_arguments;
+  verify_arguments.command = golden_arguments.command = bench_arguments.command = quoted_command(argc, argv);
 
   app.set_version_flag("--version", version_text, "print version, build features and detected instruction sets");
   app.require_subcommand(1);
@@ -169,11 +228,13 @@ int run_command_line(int argc, char** argv) {
                     "  dsalt verify --backend cpu --text kjv.txt --report report.html\n"
                     "  dsalt golden generate -o golden.h5\n"
                     "  dsalt attention-map --string 'In the beginning' -o map.svg\n"
+                    "  dsalt bench --backend cpu --operation 'attention*' --shape 11\n"
                     "  dsalt verify --help\n"));
   add_backends(app, command);
   add_verify(app, verify_arguments, command);
   add_golden(app, golden_arguments, command);
   add_attention_map(app, map_arguments, command);
+  add_bench(app, bench_arguments, command);
 
   try {
     app.parse(argc, argv);

@@ -1,0 +1,75 @@
+#include "bench/limits.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "bench/machine.hpp"
+#include "bench/pairs.hpp"
+#include "peak.hpp"
+
+namespace dsalt::benchmark {
+namespace {
+
+void keep_larger(std::optional<double>& best, std::optional<double> value) {
+  if (value && (!best || *value > *best)) best = value;
+}
+
+/// Peaks of the instruction set that the backend says it runs on, with its number of threads.
+class CpuLimits final : public LimitsProvider {
+ public:
+  CpuLimits(const Backend& backend, const BackendOptions& options) {
+    limits_.name = processor_model();
+    limits_.isa = internal::isa_of_description(backend.description());
+    limits_.threads = options.threads > 0 ? options.threads : omp_get_max_threads();
+    limits_.threads_vary = true;
+    limits_.free_memory = available_memory();
+    limits_.count_executed = count_executed_cpu;
+  }
+
+  void measure() override {
+    constexpr double smallest_array = 64e6, usual_cache = 32e6;
+    const double cache = last_level_cache_bytes().value_or(usual_cache);
+    const double affordable = limits_.free_memory.value_or(4e9) / 8;
+    const auto array = static_cast<std::size_t>(std::min(std::max(4 * cache, smallest_array), affordable));
+    keep_larger(limits_.peak, internal::measure_peak(limits_.isa, internal::PeakKind::f32, *limits_.threads));
+    keep_larger(limits_.peak_bf16, internal::measure_peak(limits_.isa, internal::PeakKind::bf16, *limits_.threads));
+    keep_larger(limits_.bandwidth, internal::measure_copy_bandwidth(array, *limits_.threads));
+    constexpr double slow_share = 1.0 / 3;
+    if (limits_.peak) limits_.expected_rate = *limits_.peak * slow_share;
+  }
+};
+
+/// The definition: one thread, double, not meant to be fast. Its times are shown without limits.
+class ReferenceLimits final : public LimitsProvider {
+ public:
+  ReferenceLimits() {
+    limits_.name = processor_model();
+    limits_.threads = 1;
+    limits_.free_memory = available_memory();
+    limits_.expected_rate = 3e8;
+  }
+  void measure() override {}
+};
+
+class NoLimits final : public LimitsProvider {
+ public:
+  void measure() override {}
+};
+
+}  // namespace
+
+std::optional<double> DeviceLimits::seconds(double flop, double bytes, DType dtype) const {
+  std::optional<double> limit;
+  if (const auto rate = peak_of(dtype)) limit = flop / *rate;
+  if (bandwidth) limit = std::max(limit.value_or(0), bytes / *bandwidth);
+  return limit;
+}
+
+std::unique_ptr<LimitsProvider> limits_provider(const Backend& backend, const BackendOptions& options) {
+  if (backend.name() == "cpu") return std::make_unique<CpuLimits>(backend, options);
+  if (backend.name() == "reference") return std::make_unique<ReferenceLimits>();
+  return std::make_unique<NoLimits>();
+}
+
+}  // namespace dsalt::benchmark

@@ -1,0 +1,75 @@
+#include "bench/runner.hpp"
+
+#include <new>
+
+#include "bench/format.hpp"
+#include "bench/machine.hpp"
+#include "dsalt/errors.hpp"
+
+namespace dsalt::benchmark {
+namespace {
+
+constexpr double memory_margin = 1.15;  // what the backend takes besides, and the rest of the system
+
+/// Why this workload is not run; empty when it is.
+std::string reason_to_skip(const Backend& backend, const DeviceLimits& limits, const Workload& work,
+                           const RunOptions& options) {
+  if (!work.refused.empty()) return work.refused;
+  if (const Support support = backend.supports(work.kind, work.direction, work.dtype); !support) return support.reason;
+  const std::optional<double> free = backend.device().type == DeviceType::cpu ? available_memory() : limits.free_memory;
+  if (free && work.memory * memory_margin > *free)
+    return "needs " + bytes_text(work.memory * memory_margin) + " of memory, " + bytes_text(*free) + " are free";
+  if (limits.expected_rate) {
+    const double seconds = work.estimated_flop / *limits.expected_rate;
+    if (seconds > options.max_time)
+      return "would take about " + seconds_text(seconds) + " a call; --max-time is " + seconds_text(options.max_time);
+  }
+  return {};
+}
+
+}  // namespace
+
+void hold_against(const DeviceLimits& limits, DType dtype, Row& row) {
+  if (!row.measured()) return;
+  row.limit = limits.seconds(row.cost.flop, row.cost.bytes, dtype);
+  if (const auto efficiency = row.tile_efficiency(); efficiency && *efficiency > 0)
+    row.limit_executed = limits.seconds(row.cost.flop / *efficiency, row.cost.bytes, dtype);
+}
+
+Row run_workload(Backend& backend, const DeviceLimits& limits, const Workload& work, const RunOptions& options) {
+  Row row;
+  row.operation = work.operation;
+  row.backend = std::string(backend.name());
+  row.isa = limits.isa;
+  row.dtype = std::string(name_of(work.dtype));
+  row.shape = work.shape;
+  row.shape_number = work.shape_number;
+  row.skipped = reason_to_skip(backend, limits, work, options);
+  if (!row.measured()) return row;
+  try {
+    const Prepared prepared = work.prepare(backend, limits.count_executed);
+    row.cost = prepared.cost;
+    const auto call = [&] {
+      prepared.call();
+      backend.synchronize();
+    };
+    call();  // warm-up: pages, threads, caches
+    if (backend.device().type == DeviceType::cpu) {
+      PeakMemory peak;
+      peak.start();
+      call();
+      row.peak_bytes = peak.bytes();
+    }
+    row.timing = time_calls(backend, prepared.call, options.min_time);
+    hold_against(limits, work.dtype, row);
+  } catch (const Unsupported& error) {
+    row.skipped = error.what();
+  } catch (const DeviceError& error) {
+    row.skipped = error.what();
+  } catch (const std::bad_alloc&) {
+    row.skipped = "memory ran out";
+  }
+  return row;
+}
+
+}  // namespace dsalt::benchmark
