@@ -1,5 +1,8 @@
-// peak = threads * rounds * flop_per_round / time,  bandwidth = 2 * bytes / time; both are the best of several runs, in
-// which all threads start together and the slowest one ends the clock.
+// peak       rounds * flop_per_round / time       of bursts of half a millisecond
+// bandwidth  2 * bytes / time                     of copies of 4 MB, one after the other through the whole array
+//
+// Both are the sum over threads, all running at once, of each thread's median: when another program takes a processor
+// away for a while, few bursts notice.
 #include "peak.hpp"
 
 #include <omp.h>
@@ -11,6 +14,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "peak_kernels.hpp"
 
@@ -34,18 +38,20 @@ const PeakKernel* kernel_of(std::string_view isa, PeakKind kind) {
   return isa == "scalar" && kind == PeakKind::f32 ? &peak_generic : nullptr;
 }
 
-/// Seconds that `body(thread, threads)` takes on all threads at once.
+double median(std::vector<double>& values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Runs `body(thread, threads)` on all threads at once.
 template <class Body>
-double time_together(int threads, Body&& body) {
-  Clock::time_point start;
+void run_together(int threads, Body&& body) {
 #pragma omp parallel num_threads(threads)
   {
 #pragma omp barrier
-#pragma omp single
-    start = Clock::now();  // the single's own barrier lets nobody ahead
     body(omp_get_thread_num(), omp_get_num_threads());
   }
-  return seconds_since(start);
 }
 
 }  // namespace
@@ -64,57 +70,59 @@ std::string_view isa_of_description(std::string_view description) {
 std::optional<double> measure_peak(std::string_view isa, PeakKind kind, int threads) {
   const PeakKernel* kernel = kernel_of(isa, kind);
   if (kernel == nullptr) return {};
-  constexpr int runs = 30;  // short ones, so that some are left alone by whatever else runs here
-  constexpr double run_seconds = 0.01;
+  constexpr double burst_seconds = 0.0005, run_seconds = 0.3;
   const volatile float factor = 0.5f, term = 1;
   volatile float sink = 0;
-  std::int64_t rounds = 1 << 12;
-  const auto run = [&](int, int) {
+  const auto burst = [&](std::int64_t rounds) {
+    const auto start = Clock::now();
     const float result = kernel->run(rounds, factor, term);
+    const double seconds = seconds_since(start);
+    if (result == -1) sink = result;  // never, but the compiler does not know
+    return seconds;
+  };
+  std::int64_t rounds = 1 << 8;
+  const auto fastest_of_three = [&] { return std::min({burst(rounds), burst(rounds), burst(rounds)}); };
+  while (rounds < std::int64_t{1} << 40 && fastest_of_three() < burst_seconds) rounds *= 2;
+  double total = 0;
+  run_together(threads, [&](int, int) {
+    std::vector<double> times;
+    const auto start = Clock::now();
+    while (times.size() < 5 || seconds_since(start) < run_seconds) times.push_back(burst(rounds));
+    const double seconds = median(times);
 #pragma omp critical(dsalt_peak)
-    sink = result;
-  };
-  double best = 0;
-  const auto best_of = [&](int count) {
-    for (int n = 0; n < count; ++n) best = std::min(best, time_together(threads, run));
-  };
-  for (; rounds < std::int64_t{1} << 40; rounds *= 2) {
-    best = time_together(threads, run);
-    best_of(3);  // a late thread must not make a run look long enough
-    if (best >= run_seconds) break;
-  }
-  best_of(runs);
-  return threads * static_cast<double>(rounds) * kernel->flop_per_round / best;
+    total += static_cast<double>(rounds) * kernel->flop_per_round / seconds;
+  });
+  return total;
 }
 
 double measure_copy_bandwidth(std::size_t bytes, int threads) {
-  constexpr int passes = 6;  // the first one touches the pages
+  constexpr int passes = 3;
+  constexpr std::size_t piece = std::size_t{4} << 20;
   const auto array = [&] {
     void* memory = std::malloc(bytes);
     if (memory == nullptr) throw std::bad_alloc();
-    return std::unique_ptr<void, void (*)(void*)>(memory, std::free);
+    return std::unique_ptr<char, void (*)(void*)>(static_cast<char*>(memory), std::free);
   };
   const auto from = array(), to = array();
-  const auto slice = [&](int thread, int count, auto&& work) {
-    const std::size_t begin = bytes / static_cast<std::size_t>(count) * static_cast<std::size_t>(thread);
-    const std::size_t end = thread + 1 == count ? bytes : begin + bytes / static_cast<std::size_t>(count);
-    work(begin, end - begin);
-  };
-  time_together(threads, [&](int thread, int count) {
-    slice(thread, count, [&](std::size_t begin, std::size_t length) {
-      std::memset(static_cast<char*>(from.get()) + begin, 1, length);
-    });
+  double total = 0;
+  run_together(threads, [&](int thread, int count) {
+    const std::size_t share = bytes / static_cast<std::size_t>(count), begin = share * static_cast<std::size_t>(thread);
+    std::memset(from.get() + begin, 1, share);
+    std::memset(to.get() + begin, 1, share);
+#pragma omp barrier
+    std::vector<double> rates;
+    for (int pass = 0; pass < passes; ++pass)
+      for (std::size_t at = 0; at < share; at += piece) {
+        const std::size_t length = std::min(piece, share - at);
+        const auto start = Clock::now();
+        std::memcpy(to.get() + begin + at, from.get() + begin + at, length);
+        rates.push_back(2 * static_cast<double>(length) / seconds_since(start));
+      }
+    const double rate = median(rates);
+#pragma omp critical(dsalt_peak)
+    total += rate;
   });
-  double best = 0;
-  for (int n = 0; n < passes; ++n) {
-    const double seconds = time_together(threads, [&](int thread, int count) {
-      slice(thread, count, [&](std::size_t begin, std::size_t length) {
-        std::memcpy(static_cast<char*>(to.get()) + begin, static_cast<const char*>(from.get()) + begin, length);
-      });
-    });
-    if (n > 0) best = std::max(best, 2 * static_cast<double>(bytes) / seconds);
-  }
-  return best;
+  return total;
 }
 
 }  // namespace dsalt::internal

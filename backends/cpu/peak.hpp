@@ -18,7 +18,7 @@ enum class PeakKind : std::uint8_t {
   bf16,  // products of bfloat16 pairs summed in float32 (vdpbf16ps)
 };
 
-/// FLOP per second of `threads` threads at once, registers only: the best of several short runs. Empty when the level
+/// FLOP per second of `threads` threads at once, registers only. Empty when the level
 /// has no such instruction, or this processor or build does not have the level.
 std::optional<double> measure_peak(std::string_view isa, PeakKind kind, int threads);
 

@@ -12,18 +12,18 @@ constexpr std::string_view style = R"css(
 @media (prefers-color-scheme: dark) { :root { --page: #14171a; --card: #1c2024; --ink: #e6e8ea; --soft: #9aa4ae;
   --line: #31373d; --roof: #e6e8ea; --fill: #3f6f9f; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1280px; padding: 32px 20px 64px; background: var(--page); color: var(--ink);
+body { margin: 0 auto; max-width: 1400px; padding: 32px 20px 64px; background: var(--page); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
 h1 { font-size: 24px; margin: 0; } h2 { font-size: 18px; margin: 36px 0 4px; } p { margin: 4px 0; }
 .soft { color: var(--soft); } pre { font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace; margin: 8px 0 0;
   padding: 8px 10px; background: var(--card); border: 1px solid var(--line); border-radius: 6px; overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: 4px 8px; border-bottom: 1px solid var(--line); white-space: nowrap; }
+table { border-collapse: collapse; width: 100%; font-size: 12.5px; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: 4px 7px; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th { font-weight: 600; color: var(--soft); } .left { text-align: left; } td.reason { text-align: left;
   white-space: normal; color: var(--soft); }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 12px 16px; margin: 12px 0;
   overflow-x: auto; }
-.share { display: inline-block; width: 56px; height: 8px; margin-left: 6px; background: var(--line); border-radius: 2px; }
+.share { display: inline-block; width: 44px; height: 8px; margin-left: 6px; background: var(--line); border-radius: 2px; }
 .share i { display: block; height: 8px; background: var(--fill); border-radius: 2px; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(480px, 1fr)); gap: 12px; }
 .plots .card { margin: 0; } .plot { width: 100%; max-width: 900px; height: auto; display: block; margin: 0 auto; }
@@ -34,8 +34,8 @@ th { font-weight: 600; color: var(--soft); } .left { text-align: left; } td.reas
   margin-right: 5px; }
 .c0 { fill: #2f6fb3; stroke: #2f6fb3; } .c1 { fill: #d9772b; stroke: #d9772b; } .c2 { fill: #2f9e6e; stroke: #2f9e6e; }
 .c3 { fill: #c2447f; stroke: #c2447f; } .c4 { fill: #8064c9; stroke: #8064c9; } .c5 { fill: #a58a12; stroke: #a58a12; }
-.c6 { fill: #1a9bb0; stroke: #1a9bb0; } .c7 { fill: #8a6b5a; stroke: #8a6b5a; }
-polyline.c0, polyline.c1, polyline.c2, polyline.c3, polyline.c4, polyline.c5, polyline.c6, polyline.c7 { fill: none; }
+.c6 { fill: #1a9bb0; stroke: #1a9bb0; } .c7 { fill: #8a6b5a; stroke: #8a6b5a; } .c8 { fill: #6b7f2a; stroke: #6b7f2a; }
+.c9 { fill: #7a8794; stroke: #7a8794; } svg.plot polyline { fill: none; }
 )css";
 
 std::string cell(std::string_view content, std::string_view css_class = "") {
@@ -104,8 +104,8 @@ std::string row_html(const Row& row, std::size_t number) {
   return html + cell(seconds_text(row.timing.median)) +
          cell(seconds_text(row.timing.p10) + " to " + seconds_text(row.timing.p90)) +
          cell(row.cost.flop > 0 ? number_text(row.gflops()) : "-") + cell(number_text(row.gbps())) +
-         share_cell(row.fraction()) + share_cell(row.fraction_executed()) + share_cell(row.tile_efficiency()) +
-         cell(or_dash(row.peak_bytes, bytes_text)) + "</tr>\n";
+         share_cell(row.fraction()) + cell(or_dash(row.fraction_executed(), percent_text)) +
+         cell(or_dash(row.tile_efficiency(), percent_text)) + cell(or_dash(row.peak_bytes, bytes_text)) + "</tr>\n";
 }
 
 std::string rows_section(const Results& results) {

@@ -1,10 +1,11 @@
 #include "bench/machine.hpp"
 
 #include <malloc.h>
-#include <unistd.h>
 
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
+#include <map>
 #include <string_view>
 
 #include "dsalt_commit.hpp"
@@ -25,6 +26,13 @@ std::optional<std::string> value_of(const char* path, std::string_view name) {
   return {};
 }
 
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
 /// "12345 kB" in bytes.
 std::optional<double> size_value(const char* path, std::string_view name) {
   const auto text = value_of(path, name);
@@ -37,11 +45,25 @@ std::optional<double> size_value(const char* path, std::string_view name) {
 std::string processor_model() { return value_of("/proc/cpuinfo", "model name").value_or(""); }
 
 std::optional<double> last_level_cache_bytes() {
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-  for (const int level : {_SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE})
-    if (const long bytes = sysconf(level); bytes > 0) return static_cast<double>(bytes);
-#endif
-  return {};
+  std::map<std::string, double> caches;  // by the processors that share one
+  for (int cpu = 0; cpu < 4096; ++cpu) {
+    double largest = 0;
+    std::string shared;
+    for (int index = 0; index < 8; ++index) {
+      const std::string folder =
+          "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cache/index" + std::to_string(index);
+      const std::string size = first_line(folder + "/size");  // "32768K"
+      const double bytes = std::strtod(size.c_str(), nullptr) * (size.ends_with('M') ? 1048576 : 1024);
+      if (bytes <= largest) continue;
+      largest = bytes;
+      shared = first_line(folder + "/shared_cpu_list");
+    }
+    if (largest == 0) break;
+    caches[shared] = largest;
+  }
+  double total = 0;
+  for (const auto& [shared, bytes] : caches) total += bytes;
+  return total > 0 ? std::optional(total) : std::nullopt;
 }
 
 std::optional<double> available_memory() { return size_value("/proc/meminfo", "MemAvailable"); }

@@ -8,6 +8,7 @@
 namespace dsalt::benchmark {
 
 std::string processor_model();
+/// All caches of the last level together.
 std::optional<double> last_level_cache_bytes();
 /// Memory that programs may still take without swapping.
 std::optional<double> available_memory();

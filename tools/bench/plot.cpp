@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstdio>
 
-#include "bench/format.hpp"
-
 namespace dsalt::benchmark {
 namespace {
 
@@ -22,10 +20,18 @@ double place(const Axis& axis, double value) {
   return (std::log(value) - std::log(axis.low)) / (std::log(axis.high) - std::log(axis.low));
 }
 
-/// The whole decades as 10 to the something, the rest as plain numbers.
+/// An id of its own on the page.
+std::string frame_name(const std::string& label) {
+  std::string name = "frame";
+  for (const char c : label)
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')) name += c;
+  return name;
+}
+
 std::string tick_text(double value) {
-  if (value >= 1 && value <= 99999) return number_text(value);
-  return value >= 0.001 && value < 1 ? number_text(value) : "1e" + number_text(std::round(std::log10(value)));
+  char text[32];
+  std::snprintf(text, sizeof text, value >= 1e5 || (value > 0 && value < 1e-3) ? "%.0e" : "%g", value);
+  return text;
 }
 
 }  // namespace
@@ -61,11 +67,12 @@ Axis powers_of_two_axis(std::string title, double smallest, double largest) {
   return axis;
 }
 
-Axis linear_axis(std::string title, double largest) {
+Axis linear_axis(std::string title, double largest, bool whole) {
   Axis axis{std::move(title), 0, largest * 1.08, false, {}};
   double step = std::pow(10, std::floor(std::log10(largest)));
   for (const double finer : {2.0, 2.5, 2.0})
     if (largest / step < 4) step /= finer;
+  if (whole) step = std::max(1.0, std::round(step));
   for (double tick = 0; tick <= axis.high; tick += step) axis.ticks.push_back(tick);
   return axis;
 }
@@ -76,7 +83,8 @@ double Plot::x_at(double value) const { return left + place(x_, value) * (width 
 double Plot::y_at(double value) const { return height - bottom - place(y_, value) * (height - top - bottom); }
 
 void Plot::line(const std::vector<std::pair<double, double>>& points, std::string_view attributes) {
-  body_ += "<polyline clip-path=\"url(#frame)\" fill=\"none\" " + std::string(attributes) + " points=\"";
+  body_ += "<polyline clip-path=\"url(#" + frame_name(label_) + ")\" fill=\"none\" " + std::string(attributes) +
+           " points=\"";
   for (const auto& [x, y] : points) body_ += pixels(x_at(x)) + "," + pixels(y_at(y)) + " ";
   body_ += "\"/>\n";
 }
@@ -113,9 +121,10 @@ void Plot::text(double pixel_x, double pixel_y, std::string_view attributes, std
 
 std::string Plot::svg() const {
   std::string svg = "<svg class=\"plot\" viewBox=\"0 0 " + pixels(width) + " " + pixels(height) +
-                    "\" role=\"img\" aria-label=\"" + escaped(label_) + "\">\n<defs><clipPath id=\"frame\"><rect x=\"" +
-                    pixels(left) + "\" y=\"" + pixels(top) + "\" width=\"" + pixels(width - left - right) +
-                    "\" height=\"" + pixels(height - top - bottom) + "\"/></clipPath></defs>\n";
+                    "\" role=\"img\" aria-label=\"" + escaped(label_) + "\">\n<defs><clipPath id=\"" +
+                    frame_name(label_) + "\"><rect x=\"" + pixels(left) + "\" y=\"" + pixels(top) + "\" width=\"" +
+                    pixels(width - left - right) + "\" height=\"" + pixels(height - top - bottom) +
+                    "\"/></clipPath></defs>\n";
   const auto grid = [&](double x1, double y1, double x2, double y2) {
     svg += "<line class=\"grid\" x1=\"" + pixels(x1) + "\" y1=\"" + pixels(y1) + "\" x2=\"" + pixels(x2) + "\" y2=\"" +
            pixels(y2) + "\"/>\n";

@@ -17,10 +17,11 @@ struct Axis {
   std::vector<double> ticks;
 };
 
-/// An axis over the values, with room: whole decades and their ticks, or powers of two, or a linear one from 0.
+/// An axis over the values, with room: whole decades and their ticks, or powers of two, or a linear one from 0
+/// (`whole`: with ticks at whole numbers only).
 Axis decades_axis(std::string title, double smallest, double largest);
 Axis powers_of_two_axis(std::string title, double smallest, double largest);
-Axis linear_axis(std::string title, double largest);
+Axis linear_axis(std::string title, double largest, bool whole = false);
 
 class Plot {
  public:
@@ -48,6 +49,6 @@ class Plot {
 
 /// The n-th colour of a set that can be told apart, as an SVG class of the page's style.
 std::string colour_class(std::size_t n);
-inline constexpr std::size_t colours = 8;
+inline constexpr std::size_t colours = 10;
 
 }  // namespace dsalt::benchmark

@@ -45,7 +45,7 @@ struct ScalingSeries {
   std::string operation, backend, isa, dtype, shape;
   std::string variable;  // "N" or "threads"
   std::vector<ScalingPoint> points;
-  std::optional<double> slope;  // of log(median) over log(x), least squares
+  std::optional<double> slope;  // over N: of log(median) over log(N), least squares
 };
 
 struct BackendResults {

@@ -40,11 +40,13 @@ std::string roofline_svg(const BackendResults& backend, const std::vector<Row>& 
   draw_roof(plot, x.low, x.high, *limits.peak, *limits.bandwidth, "float32");
   if (limits.peak_bf16) draw_roof(plot, x.low, x.high, *limits.peak_bf16, *limits.bandwidth, "bfloat16");
   const double label_at = std::max(x.low * 1.1, y.low / (*limits.bandwidth * 1e-9) * 1.3);
-  plot.text(plot.x_at(label_at), plot.y_at(*limits.bandwidth * label_at * 1e-9) - 12, "class=\"rooftext\"",
+  plot.text(plot.x_at(label_at), plot.y_at(*limits.bandwidth * label_at * 1e-9) - 26, "class=\"rooftext\"",
             "copy " + number_text(*limits.bandwidth * 1e-9) + " GB/s");
 
   std::map<std::string, std::size_t> colour;
-  for (const Row& row : rows) colour.emplace(family(row.operation), colour.size());
+  for (const Row& row : rows)
+    if (row.backend == backend.name && row.measured() && row.cost.flop > 0)
+      colour.emplace(family(row.operation), colour.size());
   for (const bool names : {false, true})
     for (std::size_t n = 0; n < rows.size(); ++n) {
       const Row& row = rows[n];

@@ -84,7 +84,6 @@ std::vector<ScalingSeries> run_scaling(const std::string& operation, const Shape
       threads.points.push_back(point_of(count, row));
       if (count == most) break;
     }
-    fit(threads);
     result.push_back(std::move(threads));
   }
   return result;

@@ -46,7 +46,7 @@ std::string scaling_svg(const std::vector<ScalingSeries>& series, const std::str
       high = std::max(high, y);
     }
   Plot plot(threads ? "Speed-up over threads" : "Time over length",
-            threads ? linear_axis("threads", right) : powers_of_two_axis("N", left, right),
+            threads ? linear_axis("threads", right, true) : powers_of_two_axis("N", left, right),
             threads ? linear_axis("speed-up", std::max(high, right)) : decades_axis("ms", low, high));
   if (threads) {
     plot.line({{0, 0}, {right, right}}, "class=\"roof\" stroke-dasharray=\"5 4\"");
