@@ -114,29 +114,41 @@ void run_rows(Backend& backend, const DeviceLimits& limits, const Selection& sel
   }
 }
 
-void run_backend(const std::string& name, const BenchArguments& arguments, const Selection& selection,
-                 ProgressLine& progress, Results& results) {
-  BackendOptions backend_options;
-  backend_options.threads = arguments.threads;
-  const auto backend = open_backend(name, backend_options);
-  const auto limits = limits_provider(*backend, backend_options);
-  progress.update(std::string(backend->name()) + " limits of the device", 0, 1);
+BackendOptions options_of(const BenchArguments& arguments) {
+  BackendOptions options;
+  options.threads = arguments.threads;
+  return options;
+}
+
+void run_backend(Backend& backend, const BenchArguments& arguments, const Selection& selection, ProgressLine& progress,
+                 Results& results) {
+  const std::string name(backend.name());
+  const BackendOptions backend_options = options_of(arguments);
+  const auto limits = limits_provider(backend, backend_options);
+  progress.update(name + " limits of the device", 0, 1);
   limits->measure();
   const RunOptions options{arguments.min_time, arguments.max_time};
 
   std::vector<Row> rows;
   if (arguments.scaling) {
-    std::size_t done = 0;
-    ScalingOptions scaling{std::string(backend->name()), backend_options, options};
-    scaling.progress = [&](const std::string& what) { progress.update(what, done++, 0); };
-    for (const std::string& operation : selection.operations)
-      for (const Shape& shape : selection.shapes(operation))
-        for (const DType dtype : selection.dtypes)
-          for (ScalingSeries& series : run_scaling(operation, shape, dtype, limits->limits(), scaling))
-            results.scaling.push_back(std::move(series));
+    std::size_t done = 0, total = 0;
+    ScalingOptions scaling{name, backend_options, options};
+    scaling.progress = [&](const std::string& what) { progress.update(name + " " + what, done++, total); };
+    const auto for_each = [&](const auto& body) {
+      for (const std::string& operation : selection.operations)
+        for (const Shape& shape : selection.shapes(operation))
+          for (const DType dtype : selection.dtypes) body(operation, shape, dtype);
+    };
+    for_each([&](const std::string& operation, const Shape& shape, DType dtype) {
+      total += scaling_points(operation, shape, dtype, limits->limits(), scaling);
+    });
+    for_each([&](const std::string& operation, const Shape& shape, DType dtype) {
+      for (ScalingSeries& series : run_scaling(operation, shape, dtype, limits->limits(), scaling))
+        results.scaling.push_back(std::move(series));
+    });
   } else {
-    run_rows(*backend, limits->limits(), selection, options, progress, rows);
-    progress.update(std::string(backend->name()) + " limits of the device, again", rows.size(), rows.size());
+    run_rows(backend, limits->limits(), selection, options, progress, rows);
+    progress.update(name + " limits of the device, again", rows.size(), rows.size());
     limits->measure();
   }
   for (Row& row : rows) {
@@ -144,7 +156,7 @@ void run_backend(const std::string& name, const BenchArguments& arguments, const
       if (row.dtype == name_of(dtype)) hold_against(limits->limits(), dtype, row);
     results.rows.push_back(std::move(row));
   }
-  results.backends.push_back({std::string(backend->name()), backend->description(), limits->limits()});
+  results.backends.push_back({name, backend.description(), limits->limits()});
 }
 
 }  // namespace
@@ -164,10 +176,12 @@ int bench(const BenchArguments& arguments) {
   const Selection selection(arguments);
   const OutputFile json(arguments.json), report(arguments.report);
   Results results{DSALT_VERSION_STRING, built_commit(), current_date(), arguments.command, {}, {}, {}};
+  std::vector<std::string> names = arguments.backends;
+  if (names.empty()) names.emplace_back();
+  std::vector<std::unique_ptr<Backend>> backends;  // all of them before the first runs: one may be unavailable
+  for (const std::string& name : names) backends.push_back(open_backend(name, options_of(arguments)));
   ProgressLine progress;
-  std::vector<std::string> backends = arguments.backends;
-  if (backends.empty()) backends.emplace_back();
-  for (const std::string& name : backends) run_backend(name, arguments, selection, progress, results);
+  for (const auto& backend : backends) run_backend(*backend, arguments, selection, progress, results);
   progress.finish();
 
   if (json.wanted()) json.write(to_json(results));

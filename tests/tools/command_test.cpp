@@ -25,7 +25,7 @@ BOOST_AUTO_TEST_SUITE(command)
 
 BOOST_AUTO_TEST_CASE(help_shows_examples_and_exit_codes) {
   for (const char* path : {"", "backends", "verify", "golden", "golden generate", "golden check", "golden run",
-                           "golden show", "attention-map"}) {
+                           "golden show", "attention-map", "bench"}) {
     const Outcome outcome = run_dsalt(std::string(path) + " --help");
     BOOST_TEST_CONTEXT("dsalt " << path << " --help") {
       BOOST_TEST(outcome.code == 0);
@@ -85,7 +85,8 @@ BOOST_AUTO_TEST_CASE(unavailable_backend_is_3_everywhere) {
   BOOST_REQUIRE(run_dsalt("golden generate --case 'rmsnorm/*' -o " + file).code == 0);
   for (const std::string& arguments :
        {std::string("verify --suite identities --quick"), "golden check " + file,
-        "golden run " + file + " -o " + file + ".out", std::string("attention-map --string abcdef -o /dev/null")}) {
+        "golden run " + file + " -o " + file + ".out", std::string("attention-map --string abcdef -o /dev/null"),
+        std::string("bench --operation rope --shape 1,1,8,8")}) {
     const Outcome outcome = run_dsalt(arguments, "DSALT_BACKEND=cuda");
     BOOST_TEST_CONTEXT("DSALT_BACKEND=cuda dsalt " << arguments << ": " << outcome.err) {
       BOOST_TEST(outcome.code == 3);

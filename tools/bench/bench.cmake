@@ -18,6 +18,7 @@ target_sources(dsalt_command PRIVATE
   bench/scaling.cpp
   bench/scaling_plot.cpp
   bench/shape.cpp
+  bench/statistics.cpp
   bench/table.cpp
   bench/timing.cpp
   bench/workload.cpp

@@ -16,7 +16,7 @@ body { margin: 0 auto; max-width: 1400px; padding: 32px 20px 64px; background: v
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
 h1 { font-size: 24px; margin: 0; } h2 { font-size: 18px; margin: 36px 0 4px; } p { margin: 4px 0; }
 .soft { color: var(--soft); } pre { font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace; margin: 8px 0 0;
-  padding: 8px 10px; background: var(--card); border: 1px solid var(--line); border-radius: 6px; overflow-x: auto; }
+  padding: 8px 10px; background: var(--card); border: 1px solid var(--line); border-radius: 6px; white-space: pre-wrap; }
 table { border-collapse: collapse; width: 100%; font-size: 12.5px; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: 4px 7px; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th { font-weight: 600; color: var(--soft); } .left { text-align: left; } td.reason { text-align: left;

@@ -67,7 +67,4 @@ std::string to_html(const Results& results);
 std::string roofline_svg(const BackendResults& backend, const std::vector<Row>& rows);
 std::string scaling_svg(const std::vector<ScalingSeries>& series, const std::string& variable);
 
-/// Slope of the least squares line through (log x, log y); empty with fewer than two different x.
-std::optional<double> log_log_slope(const std::vector<double>& x, const std::vector<double>& y);
-
 }  // namespace dsalt::benchmark

@@ -39,9 +39,10 @@ std::string roofline_svg(const BackendResults& backend, const std::vector<Row>& 
   Plot plot("Roofline of " + backend.name, x, y);
   draw_roof(plot, x.low, x.high, *limits.peak, *limits.bandwidth, "float32");
   if (limits.peak_bf16) draw_roof(plot, x.low, x.high, *limits.peak_bf16, *limits.bandwidth, "bfloat16");
-  const double label_at = std::max(x.low * 1.1, y.low / (*limits.bandwidth * 1e-9) * 1.3);
-  plot.text(plot.x_at(label_at), plot.y_at(*limits.bandwidth * label_at * 1e-9) - 26, "class=\"rooftext\"",
-            "copy " + number_text(*limits.bandwidth * 1e-9) + " GB/s");
+  const double lowest = std::max(x.low, y.low / (*limits.bandwidth * 1e-9));  // of the slanted line
+  const double middle = std::sqrt(lowest * *limits.peak / *limits.bandwidth);
+  plot.text(plot.x_at(middle) - 8, plot.y_at(*limits.bandwidth * middle * 1e-9) - 6,
+            "class=\"rooftext\" text-anchor=\"end\"", "copy " + number_text(*limits.bandwidth * 1e-9) + " GB/s");
 
   std::map<std::string, std::size_t> colour;
   for (const Row& row : rows)

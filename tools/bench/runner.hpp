@@ -29,6 +29,10 @@ struct ScalingOptions {
   std::function<void(const std::string& what)> progress{};
 };
 
+/// How many measurements `run_scaling` makes.
+std::size_t scaling_points(const std::string& operation, const Shape& shape, DType dtype, const DeviceLimits& limits,
+                           const ScalingOptions& options);
+
 /// Series over N (doubling) and over threads (1, 2, 4, ... and all), the latter where the backend takes
 /// such a number.
 std::vector<ScalingSeries> run_scaling(const std::string& operation, const Shape& shape, DType dtype,

@@ -1,5 +1,6 @@
 #include "bench/shape.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 
@@ -67,6 +68,10 @@ struct Parser {
     shape.queries = number(lengths.front(), "N", 1, most);
     shape.keys = number(lengths.back(), "Nk", 1, most);
     shape.width = number(parts[3], "D", 1, 4096);
+    double elements = 1;  // B H N D, of each tensor
+    for (const std::int64_t size : {shape.batch, shape.heads, std::max(shape.queries, shape.keys), shape.width})
+      elements *= static_cast<double>(size);
+    if (elements > 0x1p48) refuse(text, "where B H N D is more than 2^48");
     shape.mask = parts.size() == 4 || parts[4] == "causal" ? Mask::causal
                  : parts[4] == "full"                      ? Mask::full
                                                            : Mask::sparse;

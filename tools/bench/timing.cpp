@@ -2,17 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <vector>
+
+#include "bench/statistics.hpp"
 
 namespace dsalt::benchmark {
-
-double quantile(const std::vector<double>& sorted, double p) {
-  const double place = p * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  const double share = place - std::floor(place);
-  return sorted[below] + share * (sorted[above] - sorted[below]);
-}
 
 Timing time_calls(Backend& backend, const std::function<void()>& call, double seconds) {
   using Clock = std::chrono::steady_clock;
