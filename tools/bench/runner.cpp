@@ -9,7 +9,7 @@
 namespace dsalt::benchmark {
 namespace {
 
-constexpr double memory_margin = 1.15;  // what the backend takes besides, and the rest of the system
+constexpr double usable_share = 0.75;  // of free memory: the backend takes some besides, and so do other programs
 
 /// Why this workload is not run; empty when it is.
 std::string reason_to_skip(const Backend& backend, const DeviceLimits& limits, const Workload& work,
@@ -17,8 +17,9 @@ std::string reason_to_skip(const Backend& backend, const DeviceLimits& limits, c
   if (!work.refused.empty()) return work.refused;
   if (const Support support = backend.supports(work.kind, work.direction, work.dtype); !support) return support.reason;
   const std::optional<double> free = backend.device().type == DeviceType::cpu ? available_memory() : limits.free_memory;
-  if (free && work.memory * memory_margin > *free)
-    return "needs " + bytes_text(work.memory * memory_margin) + " of memory, " + bytes_text(*free) + " are free";
+  if (free && work.memory > *free * usable_share)
+    return "needs " + bytes_text(work.memory) + " of memory; " + percent_text(usable_share) + " of the " +
+           bytes_text(*free) + " that are free may be used";
   if (limits.expected_rate) {
     const double seconds = work.estimated_flop / *limits.expected_rate;
     if (seconds > options.max_time)
