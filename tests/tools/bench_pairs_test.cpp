@@ -111,6 +111,8 @@ BOOST_AUTO_TEST_CASE(executed_pairs_by_hand) {
   BOOST_TEST(executed("2,3,64,4,full") == 6 * 64 * 64);
   BOOST_TEST(executed("1,1,20x64,4,full") == 32 * 64);  // rows come in groups of 16
   BOOST_TEST(executed("1,1,64x70,4,full") == 64 * 70);
+  BOOST_TEST(executed("1,8/2,1x64,4,full") == 2 * 16 * 64);  // the heads of a group share its tiles
+  BOOST_TEST(executed("1,4/1,40x64,4,full") == (2 * 64 + 32) * 64);
   const std::int64_t diagonal = 16 * (16 + 32 + 48 + 64);  // each group up to its last row's key
   BOOST_TEST(executed("1,1,64,4,causal") == diagonal);
   BOOST_TEST(executed("1,1,128,4,causal") == 2 * diagonal + 64 * 64);
@@ -126,6 +128,8 @@ BOOST_AUTO_TEST_CASE(executed_landmarks_by_hand) {
   BOOST_TEST(executed("1,1,128,4,3,8", 64) == window + 8 * 64);
   // Chunks of 24: runs of the first tile are rows 0 to 23, 24 to 47, 48 to 63; they touch 2, 2 and 1 groups of 16.
   BOOST_TEST(executed("1,1,64,4,3,4", 24) == executed("1,1,64,4,3") + 4 * (2 + 1) * 16);
+  // Two heads in one tile have a list each: 4 entries for one group of rows each.
+  BOOST_TEST(executed("1,2/1,16x64,4,3,4") - executed("1,2/1,16x64,4,3") == 2 * 4 * 16);
   // One list for all: the first tile reaches the entries up to row 63.
   Call call("1,1,128,4,3,4", "constant");
   call.fill_lists({10, 63, 64, 127});

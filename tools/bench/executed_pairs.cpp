@@ -1,13 +1,17 @@
 // Pairs that the cpu backend's tiles execute. THE RULE IS HERE AND NOWHERE ELSE: it mirrors the tiling of
 // backends/cpu/attention_*.cpp and changes with it.
 //
-//   1. A tile is 64 consecutive queries of one query head by 64 keys, aligned to whole multiples of 64 keys.
-//   2. Rows come in groups of 16: a tile at the end of a sequence executes its rows rounded up to whole groups.
+//   1. A tile is 64 consecutive rows of one kv head by 64 keys, aligned to whole multiples of 64 keys. The rows of a kv
+//      head are the queries of its first query head, then those of the next one.
+//   2. Rows come in groups of 16: a kv head's last tile executes its rows rounded up to whole groups.
 //   3. A tile whose every pair is in the row's range executes all of it.
 //   4. In any other tile each group of 16 rows executes the keys from the first to the last one that is in some of its
 //      rows' ranges, the first rounded down to a multiple of 4.
-//   5. Landmarks: for each run of rows of a tile that read one list, the list's entries up to the run's last position,
-//      times the groups of 16 rows that the run touches.
+//   5. Landmarks: for each run of rows of a tile that read one list of one head, the list's entries up to the run's
+//   last
+//      position, times the groups of 16 rows that the run touches.
+#include <memory>
+
 #include "bench/mask_view.hpp"
 #include "bench/pairs.hpp"
 
@@ -17,6 +21,27 @@ namespace {
 constexpr std::int64_t tile_rows = 64, tile_keys = 64, row_group = 16, key_step = 4;
 
 std::int64_t rounded_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
+
+/// All rows of one kv head, by rule 1.
+class KvHead {
+ public:
+  KvHead(const AttentionProblem& problem, const AttentionInputs& inputs, std::int64_t b, std::int64_t first,
+         std::int64_t heads) {
+    for (std::int64_t h = first; h < first + heads; ++h)
+      heads_.push_back(std::make_unique<MaskView>(problem, inputs, b, h));
+  }
+  const MaskView& head_of(std::int64_t row) const { return *heads_[static_cast<std::size_t>(row / heads_[0]->rows())]; }
+  std::int64_t query_of(std::int64_t row) const { return row % heads_[0]->rows(); }
+  std::int64_t rows() const { return static_cast<std::int64_t>(heads_.size()) * heads_[0]->rows(); }
+  std::int64_t keys() const { return heads_[0]->keys(); }
+  bool has_lists() const { return heads_[0]->has_lists(); }
+  bool same_list(std::int64_t a, std::int64_t b) const {
+    return &head_of(a) == &head_of(b) && head_of(a).list_of(query_of(a)) == head_of(b).list_of(query_of(b));
+  }
+
+ private:
+  std::vector<std::unique_ptr<MaskView>> heads_;
+};
 
 struct RowTile {
   std::int64_t begin, end;                 // rows
@@ -42,36 +67,37 @@ std::int64_t executed_in_tile(const RowTile& tile, std::int64_t begin, std::int6
 }
 
 /// Rule 5.
-std::int64_t executed_landmarks(const MaskView& view, const RowTile& tile, std::vector<std::int64_t>& list) {
+std::int64_t executed_landmarks(const KvHead& kv, const RowTile& tile, std::vector<std::int64_t>& list) {
   std::int64_t pairs = 0;
   for (std::int64_t begin = tile.begin; begin < tile.end;) {
     std::int64_t end = begin + 1;
-    while (end < tile.end && view.list_of(end) == view.list_of(begin)) ++end;
-    view.read_list(view.list_of(begin), list);
+    while (end < tile.end && kv.same_list(begin, end)) ++end;
+    const MaskView& head = kv.head_of(begin);
+    head.read_list(head.list_of(kv.query_of(begin)), list);
     const std::int64_t groups = (end - 1 - tile.begin) / row_group - (begin - tile.begin) / row_group + 1;
-    pairs += groups * row_group * count_below(list, view.position(end - 1) + 1);
+    pairs += groups * row_group * count_below(list, head.position(kv.query_of(end - 1)) + 1);
     begin = end;
   }
   return pairs;
 }
 
-std::int64_t executed_by_head(const MaskView& view) {
+std::int64_t executed_by(const KvHead& kv) {
   std::int64_t pairs = 0;
   std::vector<std::int64_t> list;
   RowTile tile{};
-  for (tile.begin = 0; tile.begin < view.rows(); tile.begin = tile.end) {
-    tile.end = std::min(view.rows(), tile.begin + tile_rows);
+  for (tile.begin = 0; tile.begin < kv.rows(); tile.begin = tile.end) {
+    tile.end = std::min(kv.rows(), tile.begin + tile_rows);
     tile.ranges.clear();
-    std::int64_t first = view.keys(), last = 0;
-    for (std::int64_t i = tile.begin; i < tile.end; ++i) {
-      tile.ranges.push_back(view.range(i));
+    std::int64_t first = kv.keys(), last = 0;
+    for (std::int64_t row = tile.begin; row < tile.end; ++row) {
+      tile.ranges.push_back(kv.head_of(row).range(kv.query_of(row)));
       if (tile.ranges.back().begin >= tile.ranges.back().end) continue;
       first = std::min(first, tile.ranges.back().begin);
       last = std::max(last, tile.ranges.back().end);
     }
     for (std::int64_t key = first / tile_keys * tile_keys; key < last; key += tile_keys)
-      pairs += executed_in_tile(tile, key, std::min(view.keys(), key + tile_keys));
-    if (view.has_lists()) pairs += executed_landmarks(view, tile, list);
+      pairs += executed_in_tile(tile, key, std::min(kv.keys(), key + tile_keys));
+    if (kv.has_lists()) pairs += executed_landmarks(kv, tile, list);
   }
   return pairs;
 }
@@ -80,9 +106,10 @@ std::int64_t executed_by_head(const MaskView& view) {
 
 std::int64_t count_executed_cpu(const AttentionProblem& problem, const AttentionInputs& inputs) {
   const internal::AttentionSizes sizes = internal::attention_sizes(inputs);
+  const std::int64_t group = sizes.hq / sizes.hkv;
   std::int64_t pairs = 0;
   for (std::int64_t b = 0; b < sizes.batch; ++b)
-    for (std::int64_t h = 0; h < sizes.hq; ++h) pairs += executed_by_head(MaskView(problem, inputs, b, h));
+    for (std::int64_t g = 0; g < sizes.hkv; ++g) pairs += executed_by(KvHead(problem, inputs, b, g * group, group));
   return pairs;
 }
 
