@@ -2,7 +2,8 @@
 """Times PyTorch's CPU attention and libdsalt's side by side, on the same shapes, and prints how they compare.
 
 One run does everything, so both sides see the same machine in the same state: the sides take turns, one round each
-(ABAB...), and a ratio is the median of the ratios within a round. On each shape B,H,N,D,w,K:
+(ABAB...). A speed is the peer's time over ours, the median over the rounds: above 1, libdsalt is faster. `best` is the
+smallest p10 of a round. On each shape B,H,N,D,w,K:
 
   dsalt causal    the cpu backend, dense causal            dsalt sparse    window w and K landmarks
   sdpa causal     scaled_dot_product_attention, is_causal  sdpa mask       the same keys as `dsalt sparse`, as attn_mask
@@ -22,15 +23,16 @@ sys.dont_write_bytecode = True  # leave no caches beside the sources
 from peer_attention.errors import Disagreement, Missing  # noqa: E402  (the other parts need torch: see main)
 
 EXAMPLES = """examples:
-  scripts/peer-attention.py                                   # the default shapes, about 15 minutes on two cores
-  scripts/peer-attention.py --quick                           # small shapes, a minute: does everything run?
+  scripts/peer-attention.py                                   # the default shapes, about 15 minutes on two idle cores
+  scripts/peer-attention.py --quick                           # a small shape, a minute: does everything run?
   scripts/peer-attention.py --check-only                      # only whether both sides compute the same
   scripts/peer-attention.py --shape 1,8,4096,64,256,32 --dtype float32 --threads 1 --json peer.json
 
 needs: python3 -m pip install torch numpy; h5py to compare libdsalt's numbers; a C++ compiler for FlexAttention;
        and the `dsalt` command (cmake --preset release && cmake --build --preset release).
 
-exit codes: 0 measured, 1 the sides disagree, 2 a bad argument, 3 torch, numpy or the dsalt command is missing or fails.
+exit codes: 0 measured, 1 the sides disagree, 2 a bad argument, 3 nothing to compare with: torch, numpy
+or the dsalt command is missing or fails.
 A target that is missed does not change the exit code: timings depend on the machine."""
 SHAPES = [(1, 8, 4096, 64, 256, 32), (1, 8, 32768, 64, 256, 32)]
 QUICK_SHAPES = [(1, 2, 512, 64, 64, 16)]
@@ -127,6 +129,8 @@ def run(arguments):
     results["targets"] = measure.held_against_targets(results["speeds"])
     if arguments.json:
         write_json(arguments.json, results)
+    if not results["speeds"]:
+        raise Missing("nothing was compared: see above what was skipped")
     return 0
 
 

@@ -40,7 +40,7 @@ class Bench:
     chunk = 128  # rows for each landmark list
 
     def __init__(self, dsalt, threads):
-        run_dsalt([dsalt, "bench", "--help"])  # an older dsalt has none: better known now than after minutes
+        run_dsalt([dsalt, "bench", "--list"])  # an older dsalt has no bench: better known now than after minutes
         self.command = [dsalt, "bench", "--backend", "cpu", "--threads", str(threads), "--chunk", str(self.chunk),
                         "--max-time", "3600"]  # its estimate would skip a long row in one round and not in the next
 

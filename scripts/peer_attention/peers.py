@@ -40,10 +40,10 @@ def flex_attention(problem, tensors):
 
 
 def reason(error):
-    """One line of torch's often long message: the error inside the compiled function if there is one, else the first."""
+    """One line of torch's often long message: the error inside a compiled function if there is one, else the first."""
     lines = str(error).strip().splitlines() or ["no reason given"]
-    line = next((line.split("raised exception", 1)[1] for line in lines if "raised exception" in line), lines[0])
-    return f"{type(error).__name__}: {line.strip()}"[:240]
+    inner = [line.split("raised exception", 1)[1].strip() for line in lines if "raised exception" in line]
+    return (inner or [f"{type(error).__name__}: {lines[0]}"])[0][:240]
 
 
 def free_memory():
