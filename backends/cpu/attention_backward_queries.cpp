@@ -67,7 +67,7 @@ struct QueryPass {
   const AttentionSequence& sequence;
   LandmarkGradients& landmarks;
   KeySums& key_sums;
-  const DropoutTile dropout;
+  DropoutTile dropout;
   Rows q, k, v, dout;
   std::int64_t n;  // the tile
   TilePlace place;
@@ -81,6 +81,7 @@ struct QueryPass {
   void start() {
     const int count = static_cast<int>(std::min<std::int64_t>(tile, sequence.nq - place.begin));
     own.rows.fill({call.problem, sequence}, place.head, place.begin, count);
+    dropout.start(own.rows);
     const auto query = [&](int r) { return place.begin + r; };
     own.q.read(q, place.head, 0, count, query);
     own.dout.read(dout, place.head, 0, count, query);
@@ -130,7 +131,7 @@ struct QueryPass {
       const int length = static_cast<int>(std::min<std::int64_t>(tile, sequence.nk - start));
       mask.cut(rows, start, length);
       read_keys(mask.key_begin, mask.key_end, [&](int j) { return start + j; });
-      if (dropout.active()) dropout.fill(rows, mask, start, own.keep.get());
+      if (dropout.active()) dropout.fill(mask, start, own.keep.get());
       own.products.scores(own.packed_q, own.k, mask, own.p.get());
       own.products.scores(own.packed_dout, own.v, mask, own.dp.get());
       for (const Span& span : mask) {
@@ -185,7 +186,7 @@ struct QueryPass {
         own.products.scores(own.packed_dout, own.v, 0, count, run.row_begin, run.row_end, own.dp.get());
         kernels().mask_landmarks(own.p.get(), count, index, list.weight + entry, run.first, run.last, run.newest,
                                  block.span.lane_begin, block.span.lane_end);
-        if (dropout.active()) dropout.fill(rows, run, index, count, own.keep.get());
+        if (dropout.active()) dropout.fill(run, index, count, own.keep.get());
         visit(block);
       }
     }
@@ -427,7 +428,7 @@ void attention_backward_queries(BackwardCall& call, LandmarkGradients& landmarks
                      sequence,
                      landmarks,
                      key_sums,
-                     DropoutTile(call.problem, place.b, call.sizes.hq),
+                     DropoutTile(call.kernels, call.problem, place.b * call.sizes.hq),
                      Rows(call.kernels, sequence.q),
                      Rows(call.kernels, sequence.k),
                      Rows(call.kernels, sequence.v),

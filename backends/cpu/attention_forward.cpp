@@ -56,7 +56,7 @@ struct TilePass {
   const AttentionProblem& problem;
   const AttentionSequence& sequence;
   const LandmarkLists& lists;
-  const DropoutTile dropout;
+  DropoutTile dropout;
   Rows q, k, v;
   std::int64_t kv_head;
   Scratch& own;
@@ -64,6 +64,7 @@ struct TilePass {
   void start(std::int64_t first_head, std::int64_t begin, int count) {
     RowTile& rows = own.rows;
     rows.fill({problem, sequence}, first_head, begin, count);
+    dropout.start(rows);
     for (int r = 0; r < count; ++r) own.q.read(q, rows.head[r], r, r + 1, [&](int) { return rows.query[r]; });
     own.packed_q.pack(own.q, count, score_scale(problem, q.channels()));
     std::fill(own.m, own.m + tile, minus_infinity);
@@ -110,7 +111,7 @@ struct TilePass {
         own.products.scores(own.packed_q, own.k, 0, count, run.row_begin, run.row_end, own.scores.get());
         kernels.mask_landmarks(own.scores.get(), count, index, list.weight + block, run.first, run.last, run.newest,
                                lanes_begin(run.row_begin), lanes_end(run.row_end));
-        if (dropout.active()) dropout.fill(rows, run, index, count, own.keep.get());
+        if (dropout.active()) dropout.fill(run, index, count, own.keep.get());
         fold(0, count, run.row_begin, run.row_end);
       }
       own.out.fold(run.row_begin, run.row_end);
@@ -126,7 +127,7 @@ struct TilePass {
       mask.cut(rows, begin, length);
       own.out.start_block(begin / tile, 0, rows.count);
       read_keys(mask.key_begin, mask.key_end, [&](int n) { return begin + n; });
-      if (dropout.active()) dropout.fill(rows, mask, begin, own.keep.get());
+      if (dropout.active()) dropout.fill(mask, begin, own.keep.get());
       own.products.scores(own.packed_q, own.k, mask, own.scores.get());
       for (const Span& span : mask) {
         if (span.partial)
@@ -221,7 +222,7 @@ void CpuBackend::attention_forward(const AttentionProblem& problem, const Attent
                   problem,
                   sequence,
                   lists,
-                  DropoutTile(problem, b, sizes.hq),
+                  DropoutTile(kernels_, problem, b * sizes.hq),
                   Rows(kernels_, sequence.q),
                   Rows(kernels_, sequence.k),
                   Rows(kernels_, sequence.v),

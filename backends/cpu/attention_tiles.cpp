@@ -273,24 +273,34 @@ int LandmarkRun::reachable(const LandmarkList& landmarks) const {
                           landmarks.index);
 }
 
-void DropoutTile::fill(const RowTile& rows, const TileMask& mask, std::int64_t start, float* keep) const {
+DropoutTile::DropoutTile(const Kernels& kernels, const AttentionProblem& problem, std::int64_t first_head)
+    : kernels_(kernels), active_(drops(problem)), first_head_(first_head) {
+  if (!active_) return;
+  const Dropout& dropout = *problem.dropout;
+  const std::uint64_t threshold = dropout_threshold(dropout.p);
+  const bool all = threshold > std::numeric_limits<std::uint32_t>::max();  // p = 1 drops everything
+  rows_.seed = dropout.seed;
+  rows_.offset = dropout.offset;
+  rows_.threshold = all ? 0 : static_cast<std::uint32_t>(threshold);
+  rows_.kept = all ? 0 : static_cast<float>(1 / (1 - dropout.p));
+}
+
+void DropoutTile::start(const RowTile& rows) {
+  if (!active_) return;
   for (int r = 0; r < rows.count; ++r) {
-    for (int j = mask.first[r] / 4 * 4; j <= mask.last[r]; j += 4) {
-      const auto words = dropout_words(dropout_, first_ + rows.head[r], rows.query[r], start + j);
-      for (int n = 0; n < 4 && j + n <= mask.last[r]; ++n)
-        keep[(j + n) * tile + r] = words[static_cast<std::size_t>(n)] >= threshold_ ? kept_ : 0;
-    }
+    rows_.query[r] = static_cast<std::int32_t>(rows.query[r]);
+    rows_.head[r] = static_cast<std::int32_t>(first_head_ + rows.head[r]);
   }
 }
 
-void DropoutTile::fill(const RowTile& rows, const LandmarkRun& run, const std::int32_t* index, int count,
-                       float* keep) const {
-  for (int r = run.row_begin; r < run.row_end; ++r) {
-    for (int n = 0; n < count; ++n) {
-      const auto words = dropout_words(dropout_, first_ + rows.head[r], rows.query[r], index[n]);
-      keep[n * tile + r] = words[static_cast<std::size_t>(index[n] & 3)] >= threshold_ ? kept_ : 0;
-    }
-  }
+void DropoutTile::fill(const TileMask& mask, std::int64_t start, float* keep) const {
+  for (const Span& span : mask)
+    kernels_.dropout_keys(rows_, start + span.key_begin, span.key_end - span.key_begin, span.lane_begin, span.lane_end,
+                          keep + span.key_begin * tile);
+}
+
+void DropoutTile::fill(const LandmarkRun& run, const std::int32_t* index, int count, float* keep) const {
+  kernels_.dropout_landmarks(rows_, index, count, lanes_begin(run.row_begin), lanes_end(run.row_end), keep);
 }
 
 }  // namespace dsalt::internal

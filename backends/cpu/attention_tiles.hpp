@@ -218,26 +218,22 @@ struct LandmarkRun {
 /// Whether dropout changes anything.
 inline bool drops(const AttentionProblem& problem) { return problem.dropout && problem.dropout->p > 0; }
 
-/// Dropout factors 0 or 1/(1-p) of a tile.
+/// Dropout factors 0 or 1/(1-p) of a tile of rows.
 class DropoutTile {
  public:
-  DropoutTile(const AttentionProblem& problem, std::int64_t batch, std::int64_t heads)
-      : dropout_(problem.dropout.value_or(Dropout{})), active_(drops(problem)), first_(batch * heads) {
-    threshold_ = dropout_threshold(dropout_.p);
-    kept_ = dropout_.p < 1 ? static_cast<float>(1 / (1 - dropout_.p)) : 0;
-  }
+  DropoutTile(const Kernels& kernels, const AttentionProblem& problem, std::int64_t first_head);
   bool active() const { return active_; }
-  /// keep[(j - start) * tile + r] for row r in its own range within [start, start + length).
-  void fill(const RowTile& rows, const TileMask& mask, std::int64_t start, float* keep) const;
-  /// keep[n * tile + r] for landmarks index[n], n in [0,count).
-  void fill(const RowTile& rows, const LandmarkRun& run, const std::int32_t* index, int count, float* keep) const;
+  void start(const RowTile& rows);
+  /// keep[j * tile + r] for the spans of a mask of keys from `start` on.
+  void fill(const TileMask& mask, std::int64_t start, float* keep) const;
+  /// keep[n * tile + r] for landmarks index[n], n in [0,count), and the rows of a run.
+  void fill(const LandmarkRun& run, const std::int32_t* index, int count, float* keep) const;
 
  private:
-  Dropout dropout_;
+  const Kernels& kernels_;
   bool active_;
-  std::int64_t first_;
-  std::uint64_t threshold_;
-  float kept_;
+  std::int64_t first_head_;  // of the sequence: b Hq
+  DropoutRows rows_{};
 };
 
 /// scale, or 1/sqrt(D) when absent.

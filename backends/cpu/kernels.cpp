@@ -4,6 +4,7 @@
 
 #include "kernels_bf16.hpp"
 #include "kernels_convert.hpp"
+#include "kernels_dropout.hpp"
 #include "kernels_matrix.hpp"
 #include "kernels_softmax.hpp"
 
@@ -55,6 +56,8 @@ const Kernels DSALT_KERNELS = {
     .dot = dot,
     .exp = exp_array,
     .soft_edge = soft_edge,
+    .dropout_keys = dropout_keys,
+    .dropout_landmarks = dropout_landmarks,
     .multiply = multiply,
     .scale_row = scale_row,
     .widen_bf16 = widen_bf16,

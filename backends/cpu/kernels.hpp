@@ -23,6 +23,16 @@ inline constexpr int lane_group = 16;  // rows handed to `accumulate` are readab
 /// rounding does not add up over long rows.
 inline constexpr float max_slack = 8;
 
+/// What decides the dropout of a tile's rows: row `lane` is query[lane] of head[lane] = b Hq + h (low 32 bits). A
+/// weight is kept, times `kept`, when its Philox word is at least `threshold`. Lanes without a row hold any number.
+struct DropoutRows {
+  alignas(64) std::int32_t query[tile], head[tile];
+  std::uint32_t offset;
+  std::uint64_t seed;
+  std::uint32_t threshold;
+  float kept;
+};
+
 struct Kernels {
   const char* name;  // "scalar" (the compiler's baseline), "AVX2", "AVX-512", "AVX-512-BF16"
 
@@ -106,6 +116,11 @@ struct Kernels {
   void (*exp)(const float* x, float* y, std::int64_t n);
   /// For z >= 0: bias = log sigma(z), slope = 1 - sigma(z).
   void (*soft_edge)(const float* z, float* bias, float* slope, std::int64_t n);
+  /// keep[j * tile + lane] = the factor of key `key` + j (key a multiple of 4) for j in [0, count).
+  void (*dropout_keys)(const DropoutRows& rows, std::int64_t key, int count, int lane_begin, int lane_end, float* keep);
+  /// The same for keys index[j] >= 0.
+  void (*dropout_landmarks)(const DropoutRows& rows, const std::int32_t* index, int count, int lane_begin, int lane_end,
+                            float* keep);
   /// s[r][lane] *= keep[r][lane].
   void (*multiply)(float* s, const float* keep, int count, int lane_begin, int lane_end);
   /// row *= factor; n is a multiple of lane_group.
