@@ -7,38 +7,36 @@
 
 #include "cpu_backend.hpp"
 #include "parallel.hpp"
-#include "rows.hpp"
+#include "row_io.hpp"
 
 namespace dsalt::internal {
 
 void CpuBackend::adamw_step(const AdamWProblem& problem, const AdamWInputs& in, const AdamWOutputs& out) {
-  const double beta1 = problem.beta1, beta2 = problem.beta2, eps = problem.eps;
   const double step = static_cast<double>(problem.step);
-  const double correction1 = 1 - std::pow(beta1, step), correction2 = 1 - std::pow(beta2, step);
-  const double decay = 1 - problem.lr * problem.weight_decay, rate = problem.lr / correction1;
+  const AdamWStep scalars{.beta1 = problem.beta1,
+                          .beta2 = problem.beta2,
+                          .inverse_correction2 = 1 / (1 - std::pow(problem.beta2, step)),
+                          .eps = problem.eps,
+                          .decay = 1 - problem.lr * problem.weight_decay,
+                          .rate = problem.lr / (1 - std::pow(problem.beta1, step))};
+  const RowIo io(kernels_);
   const auto walk = piece_walk(in.param, in.grad, in.m, in.v, out.param, out.m, out.v);
   parallel_for(threads(), walk.size(), 8, [&](std::int64_t index) {
     const std::int64_t count = walk.extent(index);
     const auto at = walk.offsets(index);
     const auto& stride = walk.inner_strides;
-    float param[walk.piece], grad[walk.piece], m[walk.piece], v[walk.piece];
-    load_row(in.param, at[0], stride[0], count, param);
-    load_row(in.grad, at[1], stride[1], count, grad);
-    load_row(in.m, at[2], stride[2], count, m);
-    load_row(in.v, at[3], stride[3], count, v);
-#pragma omp simd
-    for (std::int64_t i = 0; i < count; ++i) {
-      const double g = static_cast<double>(grad[i]);
-      const double mean = beta1 * static_cast<double>(m[i]) + (1 - beta1) * g;
-      const double square = beta2 * static_cast<double>(v[i]) + (1 - beta2) * (g * g);
-      const double denominator = std::sqrt(square / correction2) + eps;
-      m[i] = static_cast<float>(mean);
-      v[i] = static_cast<float>(square);
-      param[i] = static_cast<float>(static_cast<double>(param[i]) * decay - rate * mean / denominator);
-    }
-    store_row(out.param, at[4], stride[4], count, param);
-    store_row(out.m, at[5], stride[5], count, m);
-    store_row(out.v, at[6], stride[6], count, v);
+    alignas(64) float param[walk.piece], grad[walk.piece], m[walk.piece], v[walk.piece];
+    const float* from_param = io.read(in.param, at[0], stride[0], count, param);
+    const float* from_grad = io.read(in.grad, at[1], stride[1], count, grad);
+    const float* from_m = io.read(in.m, at[2], stride[2], count, m);
+    const float* from_v = io.read(in.v, at[3], stride[3], count, v);
+    float* to_param = io.target(out.param, at[4], stride[4], count, param);
+    float* to_m = io.target(out.m, at[5], stride[5], count, m);
+    float* to_v = io.target(out.v, at[6], stride[6], count, v);
+    io.rows.adamw(scalars, from_param, from_grad, from_m, from_v, to_param, to_m, to_v, count);
+    io.write(out.param, at[4], stride[4], count, to_param);
+    io.write(out.m, at[5], stride[5], count, to_m);
+    io.write(out.v, at[6], stride[6], count, to_v);
   });
 }
 

@@ -10,6 +10,7 @@
 #include "dsalt/errors.hpp"
 #include "internal/factories.hpp"
 #include "kernels.hpp"
+#include "panel_kernels.hpp"
 
 namespace dsalt::internal {
 namespace {
@@ -37,7 +38,8 @@ int CpuBackend::threads() const {
 
 std::string CpuBackend::description() const {
   const int count = threads();
-  return "OpenMP, " + std::string(kernels_.name) + ", " + std::to_string(count) + (count == 1 ? " thread" : " threads");
+  return "OpenMP, " + std::string(kernels_.name) + ", " + std::to_string(count) +
+         (count == 1 ? " thread" : " threads") + "; matrix products: " + panel_kernels_for(kernels_).name;
 }
 
 Reproducibility CpuBackend::reproducibility(Operation, Direction direction) const {

@@ -11,13 +11,14 @@
 #include "cpu_backend.hpp"
 #include "internal/elements.hpp"
 #include "parallel.hpp"
-#include "rows.hpp"
+#include "row_io.hpp"
 
 namespace dsalt::internal {
 namespace {
 
 /// Up to this many consecutive tokens share a table, so that the rows of a head are read in runs.
-constexpr std::int64_t tokens_per_task = 16;
+constexpr std::int64_t tokens_per_task = 64;
+constexpr std::int64_t joined_rows = 16;  // converted in one go
 
 /// Tokens [first, first + count) of sequences [b, b + sequences), at position `position` and on.
 struct Run {
@@ -63,13 +64,14 @@ std::vector<Run> runs_of(const RopeProblem& problem, const RopeInputs& in, const
 }
 
 struct Scratch {
-  explicit Scratch(std::int64_t d) : cos(tokens_per_task * (d / 2)), sin(cos.size()), in(d), out(d) {}
-  std::vector<float> cos, sin, in, out;
+  explicit Scratch(std::int64_t d)
+      : cos(tokens_per_task, d / 2), sin(tokens_per_task, d / 2), x(joined_rows, d), y(joined_rows, d) {}
+  RowBuffers cos, sin, x, y;
 };
 
 /// `direction` is 1 for the rotation, -1 for its inverse.
-void rotate(int threads, const RopeProblem& problem, const RopeInputs& in, const TensorView& from, const TensorView& to,
-            double direction) {
+void rotate(int threads, const RowIo& io, const RopeProblem& problem, const RopeInputs& in, const TensorView& from,
+            const TensorView& to, double direction) {
   const TensorView x = batched(from), y = batched(to);
   const std::int64_t d = x.shape[3], half = d / 2;
   std::vector<double> frequency(half);
@@ -77,17 +79,21 @@ void rotate(int threads, const RopeProblem& problem, const RopeInputs& in, const
     frequency[t] = std::pow(problem.base, -2 * static_cast<double>(t) / static_cast<double>(d));
   const std::vector<Run> runs = runs_of(problem, in, x);
 
-  const auto rotate_row = [&](Scratch& scratch, std::int64_t x_at, std::int64_t y_at, std::int64_t token) {
-    const float* a = float_row(x, x_at, x.strides[3], d, scratch.in.data());
-    const float* cos = scratch.cos.data() + token * half;
-    const float* sin = scratch.sin.data() + token * half;
-    float* out = scratch.out.data();
-#pragma omp simd
-    for (std::int64_t t = 0; t < half; ++t) {
-      out[t] = a[t] * cos[t] - a[t + half] * sin[t];
-      out[t + half] = a[t + half] * cos[t] + a[t] * sin[t];
+  const auto rotate_rows = [&](Scratch& scratch, std::int64_t x_at, std::int64_t y_at, std::int64_t rows) {
+    const std::int64_t table = scratch.cos.stride();
+    if (io.in_place(x, x.strides[3], d) && io.in_place(y, y.strides[3], d))
+      return io.rows.rotate(rows, half, x.at<float>(x_at), x.strides[2], scratch.cos[0], scratch.sin[0], table,
+                            y.at<float>(y_at), y.strides[2]);
+    // Rows that follow each other are converted in one go.
+    const bool joined =
+        d == scratch.x.stride() && x.strides[3] == 1 && y.strides[3] == 1 && x.strides[2] == d && y.strides[2] == d;
+    for (std::int64_t n = 0, step = 0; n < rows; n += step) {
+      step = joined ? std::min(joined_rows, rows - n) : 1;
+      const float* from = io.read(x, x_at + n * x.strides[2], x.strides[3], step * d, scratch.x[0]);
+      float* to = io.target(y, y_at + n * y.strides[2], y.strides[3], step * d, scratch.y[0]);
+      io.rows.rotate(step, half, from, d, scratch.cos[n], scratch.sin[n], table, to, d);
+      io.write(y, y_at + n * y.strides[2], y.strides[3], step * d, to);
     }
-    store_row(y, y_at, y.strides[3], d, out);
   };
 
   const auto count = static_cast<std::int64_t>(runs.size());
@@ -97,28 +103,24 @@ void rotate(int threads, const RopeProblem& problem, const RopeInputs& in, const
       [&](Scratch& scratch, std::int64_t index) {
         const Run& run = runs[index];
         for (std::int64_t n = 0; n < run.count; ++n)
-          for (std::int64_t t = 0; t < half; ++t) {
-            const double angle = static_cast<double>(run.position + n) * frequency[t] / problem.rope_scale;
-            scratch.cos[n * half + t] = static_cast<float>(std::cos(angle));
-            scratch.sin[n * half + t] = static_cast<float>(direction * std::sin(angle));
-          }
+          io.rows.angles(static_cast<double>(run.position + n), frequency.data(), problem.rope_scale, direction,
+                         scratch.cos[n], scratch.sin[n], half);
         for (std::int64_t b = run.b; b < run.b + run.sequences; ++b)
           for (std::int64_t h = 0; h < x.shape[1]; ++h)
-            for (std::int64_t n = 0; n < run.count; ++n)
-              rotate_row(scratch, b * x.strides[0] + h * x.strides[1] + (run.first + n) * x.strides[2],
-                         b * y.strides[0] + h * y.strides[1] + (run.first + n) * y.strides[2], n);
+            rotate_rows(scratch, b * x.strides[0] + h * x.strides[1] + run.first * x.strides[2],
+                        b * y.strides[0] + h * y.strides[1] + run.first * y.strides[2], run.count);
       });
 }
 
 }  // namespace
 
 void CpuBackend::rope_forward(const RopeProblem& problem, const RopeInputs& in, const TensorView& y) {
-  rotate(threads(), problem, in, in.x, y, 1);
+  rotate(threads(), RowIo(kernels_), problem, in, in.x, y, 1);
 }
 
 void CpuBackend::rope_backward(const RopeProblem& problem, const RopeInputs& in, const TensorView& dy,
                                const TensorView& dx) {
-  rotate(threads(), problem, in, dy, dx, -1);
+  rotate(threads(), RowIo(kernels_), problem, in, dy, dx, -1);
 }
 
 }  // namespace dsalt::internal

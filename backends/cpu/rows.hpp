@@ -105,16 +105,6 @@ inline const float* float_row(const TensorView& view, std::int64_t offset, std::
   return buffer;
 }
 
-/// Sum of a[i] b[i]: products exact in double, eight lanes added in a fixed shape that depends on `count` alone.
-inline double dot_double(const float* a, const float* b, std::int64_t count) {
-  double lanes[8] = {};
-  std::int64_t i = 0;
-  for (; i + 8 <= count; i += 8)
-    for (int l = 0; l < 8; ++l) lanes[l] += static_cast<double>(a[i + l]) * static_cast<double>(b[i + l]);
-  for (int l = 0; i < count; ++i, ++l) lanes[l] += static_cast<double>(a[i]) * static_cast<double>(b[i]);
-  return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
-}
-
 /// Element offsets of `count` tensors along common leading dimensions, with neighbouring dimensions merged where every
 /// tensor allows it. An absent view takes part with offset 0.
 template <int count>

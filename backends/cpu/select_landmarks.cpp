@@ -1,30 +1,23 @@
 // Landmark selection. For the candidates of each list (list_statistics.hpp), with a = sigma(alpha_raw_h):
 //   s_j = a z(nv_j) + (1 - a) z(nx_j);  the k highest, ties to the lower index;  lambda = log sigma(s / tau)
 //
-// Scores in double from the float32 energies. A list is one scan of its candidates past a heap of the best k.
+// Scores in double from the float32 energies. How a list finds its best k is in list_selection.hpp.
 // Backward, with ds = dlambda sigma(-s/tau) / tau at the selected slots, dz = a ds (or (1-a) ds), and per list
 // G = sum dz, Q = sum dz z over m candidates of mean mu and deviation sd:
 //   dn_i = dz_i / sd  -  G / (m sd)  -  Q (n_i - mu) / ((m-1) sd^2)          for every candidate i
 // The last two terms are linear in n_i, so their coefficients are added up over the lists that contain i (suffix sums)
 // and applied in one pass: O(T k + n) per head. Sums run in the order of heads, lists, slots.
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "cpu_backend.hpp"
 #include "internal/admitted.hpp"
+#include "list_selection.hpp"
 #include "list_statistics.hpp"
 #include "parallel.hpp"
 
 namespace dsalt::internal {
 namespace {
-
-struct Candidate {
-  double score;
-  std::int64_t j;
-};
-/// Heap order: the worst candidate on top.
-bool better(const Candidate& a, const Candidate& b) { return a.score != b.score ? a.score > b.score : a.j < b.j; }
 
 /// The sizes of a call, its sequences, and the statistics of each of its (sequence, kv head, list).
 class Selection {
@@ -63,37 +56,6 @@ double energy_x(const SelectionSequence& sequence, std::int64_t j) {
 }
 double energy_v(const SelectionSequence& sequence, std::int64_t g, std::int64_t j) {
   return load_double(sequence.nv, g * sequence.nv.strides[0] + j * sequence.nv.strides[1]);
-}
-
-/// The best k candidates of a list, ascending.
-void select(const SelectionSequence& sequence, std::int64_t g, const ListStatistics& list, double alpha, std::int64_t k,
-            std::vector<Candidate>& best) {
-  best.clear();
-  const auto capacity = static_cast<std::size_t>(std::min(k, list.count));
-  if (capacity == 0) return;
-  const double per_v = alpha * list.v.inverse(), per_x = (1 - alpha) * list.x.inverse();
-  const double mean_v = list.v.mean, mean_x = list.x.mean;
-  double scores[EnergyPieces::piece];
-  EnergyPieces pieces(sequence, g);
-  pieces.visit(0, list.end, [&](std::int64_t first, std::int64_t count, const float* x, const float* v) {
-#pragma omp simd
-    for (std::int64_t i = 0; i < count; ++i)
-      scores[i] = per_v * (static_cast<double>(v[i]) - mean_v) + per_x * (static_cast<double>(x[i]) - mean_x);
-    std::int64_t i = 0;
-    for (; i < count && best.size() < capacity; ++i) {
-      if (std::isnan(scores[i])) continue;  // no candidate, or no rank because of infinite energies
-      best.push_back({scores[i], first + i});
-      if (best.size() == capacity) std::make_heap(best.begin(), best.end(), better);
-    }
-    if (best.size() < capacity) return;
-    for (; i < count; ++i) {  // NaN compares false
-      if (!(scores[i] > best.front().score)) continue;
-      std::pop_heap(best.begin(), best.end(), better);
-      best.back() = {scores[i], first + i};
-      std::push_heap(best.begin(), best.end(), better);
-    }
-  });
-  std::sort(best.begin(), best.end(), [](const Candidate& a, const Candidate& b) { return a.j < b.j; });
 }
 
 /// Offset of slot 0 of list (b,h,t) in a [B,Hq,T,K] view.
@@ -177,28 +139,41 @@ void CpuBackend::select_landmarks_forward(const SelectionProblem& problem, const
   const std::int64_t lists = out.landmarks.shape[2], k = problem.k;
   const Selection selection(threads(), problem, in, lists);
   const std::int64_t mean_length = in.nx.size() / std::max<std::int64_t>(1, selection.batch);
+  std::vector<ScoredEnergies> energies(selection.batch * selection.hkv);
+  parallel_for(threads(), selection.batch * selection.hkv, 1 + 4096 / (mean_length + 1), [&](std::int64_t task) {
+    energies[task] =
+        ScoredEnergies(row_kernels_for(kernels_), selection.sequence(task / selection.hkv), task % selection.hkv);
+  });
+
+  constexpr std::int64_t lists_per_task = 16;  // neighbours help each other
+  const std::int64_t tasks_per_head = (lists + lists_per_task - 1) / lists_per_task;
+  const auto run_list = [&](ListSelector& selector, std::int64_t b, std::int64_t h, std::int64_t t) {
+    const std::int64_t g = h / selection.group;
+    const SelectionSequence sequence = selection.sequence(b);
+    const ListStatistics& list = selection.statistics(b, g)[t];
+    const double alpha = sigmoid(selection.alpha_raw(h));
+    const std::vector<Candidate>& best = selector.select(energies[b * selection.hkv + g], list, alpha);
+    const std::int64_t at = list_offset(out.landmarks, b, h, t), score_at = list_offset(out.score, b, h, t);
+    const std::int64_t weight_at = list_offset(out.landmark_log_weight, b, h, t);
+    for (std::int64_t slot = 0; slot < k; ++slot) {
+      const bool used = slot < static_cast<std::int64_t>(best.size());
+      const std::int64_t j = used ? best[slot].j : -1;
+      const double score =
+          used ? alpha * list.v.z(energy_v(sequence, g, j)) + (1 - alpha) * list.x.z(energy_x(sequence, j)) : 0;
+      *out.landmarks.at<std::int32_t>(at + slot * out.landmarks.strides[3]) = static_cast<std::int32_t>(j);
+      store_double(out.score, score_at + slot * out.score.strides[3], score);
+      store_double(out.landmark_log_weight, weight_at + slot * out.landmark_log_weight.strides[3],
+                   used ? log_sigmoid(score / problem.tau) : 0);
+    }
+  };
   parallel_for(
-      threads(), selection.batch * selection.hq * lists, 1 + 8192 / (mean_length + k + 1),
-      [&] { return std::vector<Candidate>(); },
-      [&](std::vector<Candidate>& best, std::int64_t task) {
-        const std::int64_t b = task / (selection.hq * lists), h = task / lists % selection.hq, t = task % lists;
-        const std::int64_t g = h / selection.group;
-        const SelectionSequence sequence = selection.sequence(b);
-        const ListStatistics& list = selection.statistics(b, g)[t];
-        const double alpha = sigmoid(selection.alpha_raw(h));
-        select(sequence, g, list, alpha, k, best);
-        const std::int64_t at = list_offset(out.landmarks, b, h, t), score_at = list_offset(out.score, b, h, t);
-        const std::int64_t weight_at = list_offset(out.landmark_log_weight, b, h, t);
-        for (std::int64_t slot = 0; slot < k; ++slot) {
-          const bool used = slot < static_cast<std::int64_t>(best.size());
-          const std::int64_t j = used ? best[slot].j : -1;
-          const double score =
-              used ? alpha * list.v.z(energy_v(sequence, g, j)) + (1 - alpha) * list.x.z(energy_x(sequence, j)) : 0;
-          *out.landmarks.at<std::int32_t>(at + slot * out.landmarks.strides[3]) = static_cast<std::int32_t>(j);
-          store_double(out.score, score_at + slot * out.score.strides[3], score);
-          store_double(out.landmark_log_weight, weight_at + slot * out.landmark_log_weight.strides[3],
-                       used ? log_sigmoid(score / problem.tau) : 0);
-        }
+      threads(), selection.batch * selection.hq * tasks_per_head, 1 + 8192 / (mean_length + lists_per_task * k + 1),
+      [&] { return ListSelector(row_kernels_for(kernels_), k); },
+      [&](ListSelector& selector, std::int64_t task) {
+        const std::int64_t head = task / tasks_per_head, first = task % tasks_per_head * lists_per_task;
+        selector.restart();
+        for (std::int64_t t = first; t < std::min(lists, first + lists_per_task); ++t)
+          run_list(selector, head / selection.hq, head % selection.hq, t);
       });
 }
 

@@ -10,15 +10,14 @@
 #include "cpu_backend.hpp"
 #include "internal/admitted.hpp"
 #include "internal/elements.hpp"
-#include "matmul.hpp"
+#include "panel_kernels.hpp"
 #include "parallel.hpp"
-#include "rows.hpp"
+#include "row_io.hpp"
 
 namespace dsalt::internal {
 namespace {
 
-constexpr std::int64_t block_rows = 64;
-constexpr std::int64_t block_columns = 64;  // of the weight gradient
+constexpr std::int64_t block_rows = 64;  // added up in float32 in the weight gradient
 
 /// Both forms as rows: x [rows,d], and per head the offset of a row's window.
 class WindowRows {
@@ -58,29 +57,29 @@ std::vector<float> load_weight(const WindowInputs& in) {
 /// z of a block of rows, in double.
 class Logits {
  public:
-  Logits(const Matmul& matmul, const WindowInputs& in, const WindowRows& rows, const std::vector<float>& weight)
-      : matmul_(matmul), in_(in), rows_(rows), weight_(weight.begin(), weight.end()), bias_(rows.heads) {
+  Logits(const RowIo& io, const WindowInputs& in, const WindowRows& rows, const std::vector<float>& weight)
+      : io_(io), in_(in), rows_(rows), weight_(weight.begin(), weight.end()), bias_(rows.heads) {
     for (std::int64_t h = 0; h < rows.heads; ++h) bias_[h] = load_double(in.bias, h * in.bias.strides[0]);
   }
 
   struct Block {
-    Block(const WindowRows& rows) : x(rows.d), x_double(block_rows * rows.d), z(block_rows * rows.heads) {}
-    std::vector<float> x;
-    std::vector<double> x_double, z;  // z [rows of the block, heads]
+    explicit Block(const WindowRows& rows) : x(block_rows, rows.d), z(block_rows * rows.heads) {}
+    RowBuffers x;
+    std::vector<double> z;  // [rows of the block, heads]
   };
 
   void compute(std::int64_t first, std::int64_t count, Block& block) const {
     const std::int64_t d = rows_.d, heads = rows_.heads, stride = in_.x.strides[in_.x.rank - 1];
+    const float* x[block_rows];
     for (std::int64_t i = 0; i < count; ++i) {
-      const float* x = float_row(in_.x, rows_.x_offset(first + i), stride, d, block.x.data());
-      std::copy(x, x + d, block.x_double.begin() + i * d);
+      x[i] = io_.read(in_.x, rows_.x_offset(first + i), stride, d, block.x[i]);
       std::copy(bias_.begin(), bias_.end(), block.z.begin() + i * heads);
     }
-    matmul_.dot_double(count, heads, d, block.x_double.data(), d, weight_.data(), d, block.z.data(), heads);
+    io_.rows.dots(count, heads, d, x, weight_.data(), block.z.data());
   }
 
  private:
-  const Matmul& matmul_;
+  const RowIo& io_;
   const WindowInputs& in_;
   const WindowRows& rows_;
   std::vector<double> weight_, bias_;
@@ -90,7 +89,8 @@ class Logits {
 
 void CpuBackend::window_sizes_forward(const WindowProblem& problem, const WindowInputs& in, const TensorView& window) {
   const WindowRows rows(in, window);
-  const Logits logits(matmul_for(kernels_), in, rows, load_weight(in));
+  const RowIo io(kernels_);
+  const Logits logits(io, in, rows, load_weight(in));
   parallel_for(
       threads(), (rows.rows + block_rows - 1) / block_rows, 1 + 1024 / (rows.d + 1),
       [&] { return Logits::Block(rows); },
@@ -111,18 +111,28 @@ void CpuBackend::window_sizes_backward(const WindowProblem& problem, const Windo
                                        const WindowGradients& gradients) {
   const WindowRows rows(in, dwindow);
   const std::int64_t d = rows.d, heads = rows.heads, stride = in.x.strides[in.x.rank - 1];
-  const Matmul& matmul = matmul_for(kernels_);
+  const PanelKernels& panels = panel_kernels_for(kernels_);
   const std::vector<float> weight = load_weight(in);
-  const Logits logits(matmul_for(kernels_), in, rows, weight);
+  const RowIo io(kernels_);
+  const Logits logits(io, in, rows, weight);
   const auto dx_walk = row_walk(in.x.rank - 1, in.x, gradients.dx);
   std::vector<float> dz(rows.rows * heads);  // [rows,heads]
 
+  // The weights as panels: block c, head h, column: panel(c)[h * panel_width + column].
+  const std::int64_t column_blocks = (d + panel_width - 1) / panel_width, dx_stride = column_blocks * panel_width + 16;
+  RowBuffers weight_panels(gradients.dx.present() ? column_blocks : 0, heads * panel_width);
+  for (std::int64_t c = 0; c < column_blocks && gradients.dx.present(); ++c)
+    for (std::int64_t h = 0; h < heads; ++h)
+      std::copy_n(weight.data() + h * d + c * panel_width, std::min(panel_width, d - c * panel_width),
+                  weight_panels[c] + h * panel_width);
+
   struct Scratch : Logits::Block {
-    Scratch(const WindowRows& rows) : Block(rows), dx(block_rows * rows.d) {}
-    std::vector<float> dx;
+    Scratch(const WindowRows& rows, std::int64_t stride) : Block(rows), dx(1, block_rows * stride) {}
+    RowBuffers dx;
   };
   parallel_for(
-      threads(), (rows.rows + block_rows - 1) / block_rows, 1 + 1024 / (d + 1), [&] { return Scratch(rows); },
+      threads(), (rows.rows + block_rows - 1) / block_rows, 1 + 1024 / (d + 1),
+      [&] { return Scratch(rows, dx_stride); },
       [&](Scratch& scratch, std::int64_t index) {
         const std::int64_t first = index * block_rows, count = std::min(block_rows, rows.rows - first);
         float* block_dz = dz.data() + first * heads;
@@ -138,11 +148,13 @@ void CpuBackend::window_sizes_backward(const WindowProblem& problem, const Windo
           }
         }
         if (!gradients.dx.present()) return;
-        std::fill(scratch.dx.begin(), scratch.dx.end(), 0.0f);
-        matmul.accumulate(count, d, heads, block_dz, heads, 1, weight.data(), d, scratch.dx.data(), d);
+        for (std::int64_t c = 0; c < column_blocks; ++c)
+          for (std::int64_t h = 0; h < heads; h += block_rows)
+            panels.product(count, std::min(block_rows, heads - h), panel_width, block_dz + h, heads, 1,
+                           weight_panels[c] + h * panel_width, scratch.dx[0] + c * panel_width, dx_stride, h > 0);
         for (std::int64_t i = 0; i < count; ++i)
-          store_row(gradients.dx, dx_walk.offsets(first + i)[1], gradients.dx.strides[in.x.rank - 1], d,
-                    scratch.dx.data() + i * d);
+          io.write_all(gradients.dx, dx_walk.offsets(first + i)[1], gradients.dx.strides[in.x.rank - 1], d,
+                       scratch.dx[0] + i * dx_stride);
       });
 
   if (gradients.dbias.present())
@@ -155,32 +167,31 @@ void CpuBackend::window_sizes_backward(const WindowProblem& problem, const Windo
   if (!gradients.dweight.present()) return;
   struct WeightScratch {
     explicit WeightScratch(std::int64_t heads)
-        : x(block_rows * block_columns), part(heads * block_columns), total(part.size()) {}
-    std::vector<float> x, part;
+        : x(1, block_rows * panel_width), part(1, heads * panel_width), total(heads * panel_width) {}
+    RowBuffers x, part;
     std::vector<double> total;
   };
   parallel_for(
-      threads(), (d + block_columns - 1) / block_columns, 1 + 1024 / (rows.rows + 1),
-      [&] { return WeightScratch(heads); },
+      threads(), column_blocks, 1 + 1024 / (rows.rows + 1), [&] { return WeightScratch(heads); },
       [&](WeightScratch& scratch, std::int64_t index) {
-        const std::int64_t column = index * block_columns, columns = std::min(block_columns, d - column);
+        const std::int64_t column = index * panel_width, columns = std::min(panel_width, d - column);
         std::fill(scratch.total.begin(), scratch.total.end(), 0.0);
         for (std::int64_t first = 0; first < rows.rows; first += block_rows) {
           const std::int64_t count = std::min(block_rows, rows.rows - first);
-          for (std::int64_t i = 0; i < count; ++i)
-            load_row(in.x, rows.x_offset(first + i) + column * stride, stride, columns,
-                     scratch.x.data() + i * block_columns);
-          std::fill(scratch.part.begin(), scratch.part.end(), 0.0f);
-          matmul.accumulate(heads, columns, count, dz.data() + first * heads, 1, heads, scratch.x.data(), block_columns,
-                            scratch.part.data(), block_columns);
-          for (std::size_t i = 0; i < scratch.part.size(); ++i)
-            scratch.total[i] += static_cast<double>(scratch.part[i]);
+          for (std::int64_t i = 0; i < count; ++i) {
+            float* to = scratch.x[0] + i * panel_width;
+            const float* from = io.read(in.x, rows.x_offset(first + i) + column * stride, stride, columns, to);
+            if (from != to) std::copy_n(from, columns, to);
+          }
+          panels.product(heads, count, panel_width, dz.data() + first * heads, 1, heads, scratch.x[0], scratch.part[0],
+                         panel_width, false);
+          panels.flush(scratch.part[0], scratch.total.data(), heads * panel_width);
         }
         for (std::int64_t h = 0; h < heads; ++h)
           for (std::int64_t c = 0; c < columns; ++c)
             store_double(gradients.dweight,
                          h * gradients.dweight.strides[0] + (column + c) * gradients.dweight.strides[1],
-                         scratch.total[h * block_columns + c]);
+                         scratch.total[h * panel_width + c]);
       });
 }
 

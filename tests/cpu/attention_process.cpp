@@ -38,6 +38,11 @@ bool equal(const Results& a, const Results& b) {
   return a.size() == b.size();
 }
 
+/// Whether the description names this number of threads.
+bool says(const Backend& backend, const std::string& threads) {
+  return backend.description().find(", " + threads + ";") != std::string::npos;
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(cpu_attention_process)
@@ -69,12 +74,11 @@ BOOST_AUTO_TEST_CASE(after_fork) {
   const Call call = draw(ordinary());
   const auto backend = cpu_backend(2);
   const Results expected = run(*backend, call, true);  // OpenMP's threads exist now
-  BOOST_TEST(backend->description().ends_with("2 threads"));
+  BOOST_TEST(says(*backend, "2 threads"));
   const pid_t child = ::fork();
   BOOST_TEST_REQUIRE(child >= 0);
   if (child == 0) {
-    const bool one =
-        backend->description().ends_with("1 thread") && cpu_backend(0)->description().ends_with("1 thread");
+    const bool one = says(*backend, "1 thread") && says(*cpu_backend(0), "1 thread");
     const bool same = equal(expected, run(*backend, call, true)) && equal(expected, run(*cpu_backend(2), call, true));
     ::_exit(one && same ? 0 : one ? 2 : 3);
   }
@@ -90,7 +94,7 @@ BOOST_AUTO_TEST_CASE(after_fork) {
   }
   BOOST_TEST(ended == child, "the forked child hung");
   BOOST_TEST((WIFEXITED(status) && WEXITSTATUS(status) == 0));
-  BOOST_TEST(backend->description().ends_with("2 threads"));  // the parent keeps its own
+  BOOST_TEST(says(*backend, "2 threads"));  // the parent keeps its own
   check_same_bytes(expected, run(*backend, call, true), "parent after fork");
 }
 
@@ -108,8 +112,8 @@ BOOST_AUTO_TEST_CASE(gradual_underflow_stays_on) {
 }
 
 BOOST_AUTO_TEST_CASE(what_it_says_about_itself) {
-  BOOST_TEST(cpu_backend(1)->description().ends_with(", 1 thread"));
-  BOOST_TEST(cpu_backend(7)->description().ends_with(", 7 threads"));
+  BOOST_TEST(says(*cpu_backend(1), "1 thread"));
+  BOOST_TEST(says(*cpu_backend(7), "7 threads"));
   BOOST_CHECK_THROW(cpu_backend(-1), InvalidArgument);
   const auto backend = cpu_backend(2);
   BOOST_TEST(!backend->supports(Operation::attention, Direction::forward, DType::f64));

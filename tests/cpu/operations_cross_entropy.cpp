@@ -128,6 +128,7 @@ BOOST_AUTO_TEST_CASE(partial_tiles_and_many_threads) {
   compare(random_setup(131, 259, 67, DType::f32, .1));
   compare(random_setup(65, 4099, 17, DType::f32, 0));  // more than one vocabulary segment
   compare(random_setup(64, 128, 520, DType::bf16, 0));
+  compare(random_setup(1100, 1031, 9, DType::f32, .1));  // tasks of other sizes on 1, 2 and 7 threads
 }
 
 BOOST_AUTO_TEST_CASE(large_logits) {

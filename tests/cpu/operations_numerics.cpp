@@ -1,8 +1,4 @@
-// The numeric building blocks behind the operations: 16-bit conversions against dsalt/dtype.hpp, exp and sigma against
-// the standard library in double, row sums, and tensor walks.
-#include <limits>
-
-#include "float_math.hpp"
+// What is behind the operations: 16-bit conversions against dsalt/dtype.hpp, tensor walks, and loops over tasks.
 #include "operations_support.hpp"
 #include "parallel.hpp"
 #include "rows.hpp"
@@ -11,14 +7,6 @@ namespace dsalt::cpu_test {
 namespace {
 
 using namespace dsalt::internal;
-
-/// Distance in units in the last place of the float32 nearest to `need`.
-double ulps(float got, double need) {
-  const float nearest = static_cast<float>(need);
-  if (std::isinf(nearest) || nearest == 0) return got == nearest ? 0 : 1e30;
-  const double ulp = std::max(std::ldexp(1.0, std::ilogb(nearest) - 23), 0x1p-149);
-  return std::fabs(static_cast<double>(got) - need) / ulp;
-}
 
 }  // namespace
 
@@ -48,48 +36,6 @@ BOOST_AUTO_TEST_CASE(narrowing_is_that_of_dtype) {
     for (const std::uint32_t rest : {0u, 1u, 0xfffu, 0x1000u, 0x1001u, 0x1fffu})
       try_bits(std::bit_cast<std::uint32_t>(to_float(float16{static_cast<std::uint16_t>(half)})) + rest);
   BOOST_TEST(wrong == 0);
-}
-
-BOOST_AUTO_TEST_CASE(exp_within_one_unit_in_the_last_place) {
-  double worst = 0;
-  for (double x = -110; x < 89; x += 1.0 / 1024)
-    worst = std::max(worst, ulps(exp_float(static_cast<float>(x)), std::exp(x)));
-  for (double x = -1; x < 1; x += 1.0 / 65536)
-    worst = std::max(worst, ulps(exp_float(static_cast<float>(x)), std::exp(x)));
-  BOOST_TEST_MESSAGE("worst " << worst << " ulp");
-  BOOST_TEST(worst <= 1.0);
-  BOOST_TEST(exp_float(0) == 1);
-  constexpr float infinity = std::numeric_limits<float>::infinity();
-  BOOST_TEST(exp_float(-infinity) == 0);
-  BOOST_TEST(exp_float(infinity) == infinity);
-  BOOST_TEST(exp_float(88.8f) == infinity);
-  BOOST_TEST(std::isnan(exp_float(std::numeric_limits<float>::quiet_NaN())));
-}
-
-BOOST_AUTO_TEST_CASE(sigma_and_its_complement) {
-  for (double x = -690; x < 690; x += 1.0 / 16) {
-    const Sigmoid s = sigmoid_pair(static_cast<float>(x));
-    const double sigma = x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x));
-    BOOST_REQUIRE(std::fabs(s.value - sigma) <= 3 * 0x1p-23 * sigma);
-    const double complement = x >= 0 ? std::exp(-x) / (1 + std::exp(-x)) : 1 / (1 + std::exp(x));
-    BOOST_REQUIRE(std::fabs(s.complement - complement) <= 3 * 0x1p-23 * complement);
-  }
-  BOOST_TEST(sigmoid_pair(0).value == .5);
-  BOOST_TEST(sigmoid_pair(-3.4e38f).value < 1e-300);
-  BOOST_TEST(std::isnan(sigmoid_pair(std::numeric_limits<float>::quiet_NaN()).value));
-}
-
-BOOST_AUTO_TEST_CASE(dot_of_every_length) {
-  std::vector<float> a(40), b(40);
-  for (int i = 0; i < 40; ++i) {
-    a[i] = static_cast<float>(i + 1);
-    b[i] = static_cast<float>(2 * i - 7);
-  }
-  double need = 0;
-  for (int n = 0; n <= 40; ++n) {
-    BOOST_TEST(dot_double(a.data(), b.data(), n) == need);
-    if (n < 40) need += static_cast<double>(a[n]) * b[n];
-  }
 }
 
 BOOST_AUTO_TEST_CASE(walks_merge_only_what_every_view_allows) {

@@ -70,6 +70,7 @@ BOOST_AUTO_TEST_CASE(shapes_dtypes_and_layouts) {
 
 BOOST_AUTO_TEST_CASE(many_rows_on_many_threads) {
   compare(random_setup({3001, 65}, DType::f32, DType::f32, Layout::contiguous));
+  for (const DType dtype : main_dtypes) compare(random_setup({19, 2085}, dtype, DType::f32, Layout::strided));
 }
 
 BOOST_AUTO_TEST_CASE(scales_at_the_ends_of_the_range) {

@@ -110,6 +110,8 @@ BOOST_AUTO_TEST_CASE(against_the_reference) {
 
 BOOST_AUTO_TEST_CASE(long_sequences_on_many_threads) {
   compare({}, {}, random({2, 5, 403, 34}, 4), Layout::contiguous);
+  for (const DType dtype : main_dtypes)  // rows of whole cache lines, converted together
+    compare({}, {}, random({2, 3, 139, 32}, 4, dtype), Layout::contiguous);
 }
 
 BOOST_AUTO_TEST_CASE(in_place) {
