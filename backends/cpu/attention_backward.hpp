@@ -140,13 +140,19 @@ class KeySums {
   /// Asks for the sums of keys [begin, end) before they are needed.
   void prefetch(std::int64_t b, std::int64_t kv_head, std::int64_t begin, std::int64_t end) const;
 
+  /// On a tile's turn: the sums of key tile `key_tile` are 0 if no tile added to them before.
+  void prepare(std::int64_t b, std::int64_t kv_head, std::int64_t key_tile);
+
   /// Tile n waits until it is its turn on key tiles >= j, and says that it has left those >= j.
   void enter(std::int64_t n, std::int64_t chain, std::int64_t key_tile) const;
   void leave(std::int64_t n, std::int64_t key_tile);
 
  private:
-  struct Scratch;
   std::int64_t tile_of_head(std::int64_t head) const;
+  std::int64_t key_tile_of(std::int64_t head, std::int64_t key_tile) const {
+    return first_key_tile_[static_cast<std::size_t>(head)] -
+           first_key_tile_[static_cast<std::size_t>(wave_.first_head)] + key_tile;
+  }
   std::int64_t row_of(std::int64_t b, std::int64_t kv_head, std::int64_t j) const {
     return first_key_[static_cast<std::size_t>(b * call_.sizes.hkv + kv_head)] -
            first_key_[static_cast<std::size_t>(wave_.first_head)] + j;
@@ -156,11 +162,13 @@ class KeySums {
 
   const BackwardCall& call_;
   bool active_;
-  std::int64_t d_, dv_;                  // padded widths
-  std::vector<std::int64_t> first_key_;  // [B Hkv + 1]: valid keys of the heads before
+  std::int64_t d_, dv_;  // padded widths
+  std::vector<std::int64_t> first_key_,
+      first_key_tile_;  // [B Hkv + 1]: valid keys, and their tiles, of the heads before
   std::vector<Wave> waves_;
   Wave wave_{};
   Array<float> dk_sum_, dv_sum_;
+  Array<std::uint8_t> used_;                           // per key tile of the wave: its sums hold something
   std::unique_ptr<std::atomic<std::int64_t>[]> left_;  // per tile of the wave: it has left key tiles >= this
 };
 

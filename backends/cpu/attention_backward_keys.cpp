@@ -22,11 +22,15 @@ KeySums::KeySums(const BackwardCall& call)
     : call_(call), active_(call.wants_keys()), d_(padded(call.sizes.d)), dv_(padded(call.sizes.dv)) {
   const std::int64_t heads = call.sizes.batch * call.sizes.hkv;
   first_key_.assign(static_cast<std::size_t>(heads) + 1, 0);
-  for (std::int64_t n = 0; n < heads; ++n)
-    first_key_[static_cast<std::size_t>(n) + 1] =
-        first_key_[static_cast<std::size_t>(n)] + sequence_extent(call.inputs, n / call.sizes.hkv).nk;
+  first_key_tile_ = first_key_;
+  for (std::int64_t head = 0; head < heads; ++head) {
+    const std::int64_t nk = sequence_extent(call.inputs, head / call.sizes.hkv).nk;
+    const auto n = static_cast<std::size_t>(head);
+    first_key_[n + 1] = first_key_[n] + nk;
+    first_key_tile_[n + 1] = first_key_tile_[n] + call.tiles(nk);
+  }
   const std::int64_t key_bytes = active_ ? 2 * (d_ + dv_) * 4 : 0;
-  std::int64_t most_keys = 0, most_tiles = 0;
+  std::int64_t most_keys = 0, most_key_tiles = 0, most_tiles = 0;
   for (std::int64_t first = 0, end; first < heads; first = end) {
     const auto keys = [&](std::int64_t to) {
       return first_key_[static_cast<std::size_t>(to)] - first_key_[static_cast<std::size_t>(first)];
@@ -34,11 +38,14 @@ KeySums::KeySums(const BackwardCall& call)
     for (end = first + 1; end < heads && keys(end + 1) * key_bytes <= wave_bytes;) ++end;
     waves_.push_back({first, end, tile_of_head(first), tile_of_head(end)});
     most_keys = std::max(most_keys, keys(end));
+    most_key_tiles = std::max(most_key_tiles, first_key_tile_[static_cast<std::size_t>(end)] -
+                                                  first_key_tile_[static_cast<std::size_t>(first)]);
     most_tiles = std::max(most_tiles, waves_.back().end_tile - waves_.back().first_tile);
   }
   if (!active_) return;
   if (call.gradients.dk.present()) dk_sum_ = Array<float>::raw(most_keys * 2 * d_);
   if (call.gradients.dv.present()) dv_sum_ = Array<float>::raw(most_keys * 2 * dv_);
+  used_ = Array<std::uint8_t>(most_key_tiles);
   left_ = std::make_unique<std::atomic<std::int64_t>[]>(static_cast<std::size_t>(most_tiles));
 }
 
@@ -54,14 +61,17 @@ void KeySums::start(const Wave& wave) {
   if (!active_) return;
   for (std::int64_t n = 0; n < wave.end_tile - wave.first_tile; ++n)
     left_[static_cast<std::size_t>(n)].store(std::numeric_limits<std::int64_t>::max(), std::memory_order_relaxed);
-  const std::int64_t keys =
-      first_key_[static_cast<std::size_t>(wave.end_head)] - first_key_[static_cast<std::size_t>(wave.first_head)];
-#pragma omp parallel for schedule(static) num_threads(call_.threads)
-  for (std::int64_t key = 0; key < keys; key += tile) {
-    const std::int64_t count = std::min<std::int64_t>(tile, keys - key);
-    if (dk_sum_.get()) std::fill_n(dk_sum_.get() + key * 2 * d_, count * 2 * d_, 0.0f);
-    if (dv_sum_.get()) std::fill_n(dv_sum_.get() + key * 2 * dv_, count * 2 * dv_, 0.0f);
-  }
+  std::fill_n(used_.get(), key_tile_of(wave.end_head, 0), std::uint8_t{0});
+}
+
+void KeySums::prepare(std::int64_t b, std::int64_t kv_head, std::int64_t key_tile) {
+  std::uint8_t& used = used_[key_tile_of(b * call_.sizes.hkv + kv_head, key_tile)];
+  if (used) return;
+  used = 1;
+  const std::int64_t begin = key_tile * tile;
+  const std::int64_t count = std::min<std::int64_t>(tile, sequence_extent(call_.inputs, b).nk - begin);
+  if (dk_sum_.get()) std::fill_n(dk(b, kv_head, begin), count * 2 * d_, 0.0f);
+  if (dv_sum_.get()) std::fill_n(dv(b, kv_head, begin), count * 2 * dv_, 0.0f);
 }
 
 float* KeySums::dk(std::int64_t b, std::int64_t kv_head, std::int64_t j) const {
@@ -117,20 +127,20 @@ void KeySums::store_keys(std::int64_t head, std::int64_t key_tile, const Landmar
   const SequenceExtent extent = sequence_extent(call_.inputs, b);
   const std::int64_t all = call_.sizes.packed ? extent.nk : call_.sizes.nk;
   const std::int64_t begin = key_tile * tile, end = std::min(all, begin + tile);
+  const bool used = begin < extent.nk && used_[key_tile_of(head, key_tile)];
   const auto write = [&](const TensorView& gradient, std::int64_t width, double scale, auto&& sum,
                          auto&& through_lists) {
     if (!gradient.present()) return;
     const Rows rows(call_.kernels, sequence_rows(gradient, call_.sizes.packed, b, extent.k_start, all));
     for (std::int64_t j = begin; j < end; ++j) {
-      if (j < extent.nk) {
+      std::fill(row, row + width, 0.0f);
+      if (used && j < extent.nk) {
         const float* hi = sum(j);
         call_.kernels.finish(hi, hi + width, 1.0f, row, width);
         if (scale != 1) call_.kernels.scaled(row, scale, row, width);
-        if (const float* more = through_lists(j))
-          for (std::int64_t c = 0; c < width; ++c) row[c] += more[c] + more[width + c];
-      } else {
-        std::fill(row, row + width, 0.0f);
       }
+      if (const float* more = j < extent.nk ? through_lists(j) : nullptr)
+        for (std::int64_t c = 0; c < width; ++c) row[c] += more[c] + more[width + c];
       rows.write(kv_head, j, row, work);
     }
   };

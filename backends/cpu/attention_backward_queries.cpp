@@ -19,6 +19,9 @@
 namespace dsalt::internal {
 namespace {
 
+/// Keys whose rows and sums stay in a core's cache from one row tile to the next, roughly.
+constexpr std::int64_t cached_keys = 512;
+
 /// Above it the rounding of a float32 lse is no longer small beside the rounding of a score's sum of products.
 constexpr float large_lse = 256;
 
@@ -46,6 +49,7 @@ struct Scratch {
   RowTile rows;
   TileMask mask;
   LandmarkRun run;
+  Prefetcher ahead;
   alignas(64) float lse[tile], norm[tile], delta[tile];
   bool refined[tile];
   double sum_p[tile], sum_pd[tile], dwindow[tile];
@@ -68,7 +72,7 @@ struct QueryPass {
   LandmarkGradients& landmarks;
   KeySums& key_sums;
   DropoutTile dropout;
-  Rows q, k, v, dout;
+  Rows q, k, v, dout, out;
   std::int64_t n;  // the tile
   TilePlace place;
   std::int64_t first_row;   // of the tile, in call.window_gradient
@@ -94,7 +98,6 @@ struct QueryPass {
 
   /// From the stored out and lse.
   void statistics() {
-    const Rows out(kernels(), sequence.query_rows(call.saved.out, call.sizes.packed));
     const TensorView stored = sequence.query_rows(call.saved.lse, call.sizes.packed);
     float *out_row = own.work.get(), *dout_row = out_row + own.dout.width();
     for (int r = 0; r < own.rows.count; ++r) {
@@ -128,6 +131,7 @@ struct QueryPass {
     TileMask& mask = own.mask;
     for (std::int64_t start = previous_tile(sequence.nk), next; start >= 0; start = next) {
       next = previous_tile(start);
+      own.ahead.step();
       const int length = static_cast<int>(std::min<std::int64_t>(tile, sequence.nk - start));
       mask.cut(rows, start, length);
       read_keys(mask.key_begin, mask.key_end, [&](int j) { return start + j; });
@@ -149,24 +153,31 @@ struct QueryPass {
     }
   }
 
-  /// The last key tile before key `before` that some row admits by position, -1 when there is none. Asks for its rows.
+  /// The last key tile before key `before` that some row admits by position, -1 when there is none. Asks for its rows
+  /// when they are unlikely to be in the cache since this thread's last row tile.
   std::int64_t previous_tile(std::int64_t before) const {
     const std::int64_t key = own.rows.last_key(before);
     if (key < 0) return -1;
     const std::int64_t begin = key / tile * tile, end = std::min(sequence.nk, begin + tile);
-    k.prefetch(place.kv_head, begin, end);
-    v.prefetch(place.kv_head, begin, end);
-    key_sums.prefetch(place.b, place.kv_head, begin, end);
+    if (own.rows.reach > cached_keys) {
+      k.prefetch(place.kv_head, begin, end);
+      v.prefetch(place.kv_head, begin, end);
+      key_sums.prefetch(place.b, place.kv_head, begin, end);
+    }
     return begin;
   }
 
-  /// Rows of the tile that is likely to be this thread's next one.
-  void prefetch(const TilePlace& next) const {
+  /// The tile that is likely to be this thread's next one, and the keys after those of this tile.
+  void foresee(const TilePlace& next) {
+    own.ahead.clear();
     if (next.b != place.b) return;
-    const std::int64_t end = std::min(sequence.nq, next.begin + tile);
-    q.prefetch(next.head, next.begin, end);
-    dout.prefetch(next.head, next.begin, end);
-    Rows(kernels(), sequence.query_rows(call.saved.out, call.sizes.packed)).prefetch(next.head, next.begin, end);
+    own.ahead.add(q, next.head, next.begin, next.begin + tile, sequence.nq);
+    own.ahead.add(dout, next.head, next.begin, next.begin + tile, sequence.nq);
+    own.ahead.add(out, next.head, next.begin, next.begin + tile, sequence.nq);
+    const std::int64_t key = own.rows.last_key(sequence.nk) + next.begin - place.begin;
+    if (next.head != place.head || key < 0) return;
+    own.ahead.add(k, place.kv_head, key - tile + 1, key + 1, sequence.nk);
+    own.ahead.add(v, place.kv_head, key - tile + 1, key + 1, sequence.nk);
   }
 
   template <class Visit>
@@ -181,6 +192,7 @@ struct QueryPass {
         const int count = std::min(tile, reachable - entry);
         const Block block{{0, count, lanes_begin(run.row_begin), lanes_end(run.row_end), true}, &run, entry, 0, 0};
         const std::int32_t* index = list.index + entry;
+        own.ahead.step();
         read_keys(0, count, [&](int j) { return index[j]; });
         own.products.scores(own.packed_q, own.k, 0, count, run.row_begin, run.row_end, own.p.get());
         own.products.scores(own.packed_dout, own.v, 0, count, run.row_begin, run.row_end, own.dp.get());
@@ -316,6 +328,7 @@ struct QueryPass {
     const std::int64_t key_tile = start / tile;
     key_sums.enter(n, place.chain, key_tile);
     key_sums.leave(n, key_tile + 1);
+    key_sums.prepare(place.b, place.kv_head, key_tile);
     if (call.gradients.dv.present())
       add_to_keys(own.p.get(), own.dout, key_sums.dv(place.b, place.kv_head, start), own.dout.width());
     if (call.gradients.dk.present())
@@ -433,13 +446,14 @@ void attention_backward_queries(BackwardCall& call, LandmarkGradients& landmarks
                      Rows(call.kernels, sequence.k),
                      Rows(call.kernels, sequence.v),
                      Rows(call.kernels, sequence.query_rows(call.saved.dout, call.sizes.packed)),
+                     Rows(call.kernels, sequence.query_rows(call.saved.out, call.sizes.packed)),
                      n,
                      place,
                      call.first_row[static_cast<std::size_t>(place.b)] + place.head * sequence.nq + place.begin,
                      n - first,
                      *scratch[static_cast<std::size_t>(omp_get_thread_num())]};
       pass.start();
-      if (n + call.threads < end) pass.prefetch(call.place(n + call.threads));
+      if (n + call.threads < end) pass.foresee(call.place(n + call.threads));
       pass.refine();
       if (pass.wants_sweep()) pass.gradients();
       pass.store_dwindow();

@@ -47,6 +47,7 @@ struct Scratch {
   RowTile rows;
   TileMask mask;
   LandmarkRun run;
+  Prefetcher ahead;
   alignas(64) float m[tile], sum[tile], sum_lo[tile], rounded[tile], rounded_lo[tile], alpha[tile];
 };
 
@@ -84,6 +85,7 @@ struct TilePass {
   void fold(int key_begin, int key_end, int row_begin, int row_end) {
     const int count = key_end - key_begin, lane_begin = lanes_begin(row_begin), lane_end = lanes_end(row_end);
     float* s = own.scores.get() + key_begin * tile;
+    own.ahead.step();
     const bool rescales = own.rounds
                               ? kernels.softmax_pairs(s, count, own.m, own.sum, own.sum_lo, own.rounded, own.rounded_lo,
                                                       own.alpha, lane_begin, lane_end, own.products.key_pairs())
@@ -92,6 +94,7 @@ struct TilePass {
       for (int r = row_begin; r < row_end; ++r)
         if (own.alpha[r] != 1) own.out.rescale(r, own.alpha[r]);
     if (dropout.active()) kernels.multiply(s, own.keep.get() + key_begin * tile, count, lane_begin, lane_end);
+    own.ahead.step();
     const auto add = own.rounds ? &Products::sum_paired_keys : &Products::sum_keys;
     (own.products.*add)(own.scores.get(), own.v, key_begin, key_end, row_begin, row_end, own.out);
   }
@@ -107,6 +110,7 @@ struct TilePass {
         const int count = std::min(tile, reachable - block);
         const std::int32_t* index = list.index + block;
         own.out.start_block(block / tile, run.row_begin, run.row_end);
+        own.ahead.step();
         read_keys(0, count, [&](int n) { return index[n]; });
         own.products.scores(own.packed_q, own.k, 0, count, run.row_begin, run.row_end, own.scores.get());
         kernels.mask_landmarks(own.scores.get(), count, index, list.weight + block, run.first, run.last, run.newest,
@@ -126,6 +130,7 @@ struct TilePass {
       const int length = static_cast<int>(std::min<std::int64_t>(tile, sequence.nk - begin));
       mask.cut(rows, begin, length);
       own.out.start_block(begin / tile, 0, rows.count);
+      own.ahead.step();
       read_keys(mask.key_begin, mask.key_end, [&](int n) { return begin + n; });
       if (dropout.active()) dropout.fill(mask, begin, own.keep.get());
       own.products.scores(own.packed_q, own.k, mask, own.scores.get());
@@ -145,18 +150,24 @@ struct TilePass {
     const std::int64_t key = own.rows.next_key(from);
     if (key < 0) return -1;
     const std::int64_t begin = key / tile * tile, end = std::min(sequence.nk, begin + tile);
-    if (from == 0 || own.rows.reach > cached_keys || own.rows.count < lane_group) {
-      k.prefetch(kv_head, begin, end);
-      v.prefetch(kv_head, begin, end);
+    if (own.rows.reach > cached_keys || own.rows.count < lane_group) {
+      own.ahead.add(k, kv_head, begin, end, sequence.nk);
+      own.ahead.add(v, kv_head, begin, end, sequence.nk);
     }
     return begin;
   }
 
-  /// Rows [begin, begin + tile) of the group are likely to be this thread's next ones.
-  void prefetch_queries(std::int64_t first_head, std::int64_t begin) const {
+  /// Rows [begin, begin + tile) of the group are likely to be this thread's next ones, and the keys before those of
+  /// this tile new to it.
+  void foresee(std::int64_t first_head, std::int64_t begin) {
+    own.ahead.clear();
     if (begin < 0) return;
-    for (std::int64_t row = begin; row < begin + tile; ++row)
-      q.prefetch(first_head + row / sequence.nq, row % sequence.nq, row % sequence.nq + 1);
+    const std::int64_t head = first_head + begin / sequence.nq, query = begin % sequence.nq;
+    own.ahead.add(q, head, query, query + tile, sequence.nq);
+    const std::int64_t key = own.rows.next_key(0), step = own.rows.query[0] - query;
+    if (key < 0 || step <= 0) return;
+    own.ahead.add(k, kv_head, key - step, key - step + tile, sequence.nk);
+    own.ahead.add(v, kv_head, key - step, key - step + tile, sequence.nk);
   }
 
   void add_edge_bias(const Span& span, std::int64_t begin, int length) {
@@ -229,7 +240,7 @@ void CpuBackend::attention_forward(const AttentionProblem& problem, const Attent
                   kv_head,
                   *scratch[static_cast<std::size_t>(omp_get_thread_num())]};
     pass.start(kv_head * group, begin, static_cast<int>(std::min<std::int64_t>(tile, rows - begin)));
-    pass.prefetch_queries(kv_head * group, begin - team * tile);
+    pass.foresee(kv_head * group, begin - team * tile);
     if (lists.present()) pass.landmarks();
     pass.keys_by_position();
     pass.finish(Rows(kernels_, sequence.query_rows(outputs.out, sizes.packed)),

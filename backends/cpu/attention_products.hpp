@@ -25,11 +25,17 @@ class Operand {
   /// Rows [begin, end) become tokens token_of(begin), ...
   template <class TokenOf>
   void read(const Rows& view, std::int64_t head, int begin, int end, TokenOf&& token_of) {
-    if (pairs_)
+    if (pairs_ && view.pairs_in_place()) {
+      const std::uint16_t* first = view.at<std::uint16_t>(head, 0);
+      const std::int64_t stride = view.token_stride();
+      for (int n = begin; n < end; ++n) narrow_[n] = first + token_of(n) * stride;
+    } else if (pairs_)
       for (int n = begin; n < end; ++n) narrow_[n] = view.read_bits(head, token_of(n), bits_.get() + n * width_);
-    else if (view.in_place())
-      for (int n = begin; n < end; ++n) rows_[n] = view.at<float>(head, token_of(n));
-    else
+    else if (view.in_place()) {
+      const float* first = view.at<float>(head, 0);
+      const std::int64_t stride = view.token_stride();
+      for (int n = begin; n < end; ++n) rows_[n] = first + token_of(n) * stride;
+    } else
       for (int n = begin; n < end; ++n) rows_[n] = view.read_padded(head, token_of(n), buffer_.get() + n * width_);
   }
   /// Makes rows [begin, end) ready to be summed (begin even): needed before they are `values` of a product below.

@@ -58,10 +58,14 @@ class Rows {
   const T* at(std::int64_t head, std::int64_t token) const {
     return view_.at<T>(offset(head, token));
   }
+  std::int64_t token_stride() const { return view_.strides[1]; }
   /// Whether every row is contiguous float32 of whole lane groups.
   bool in_place() const { return view_.dtype == DType::f32 && view_.strides[2] == 1 && channels() % lane_group == 0; }
   /// Asks for rows [begin, end) before they are needed: tiles are met in an order that the processor does not foresee.
   void prefetch(std::int64_t head, std::int64_t begin, std::int64_t end) const;
+
+  /// Whether every row is contiguous and of even length, so that read_bits gives it in place.
+  bool pairs_in_place() const { return view_.strides[2] == 1 && channels() % 2 == 0; }
 
   /// The row in place when it is contiguous float32, otherwise converted into `buffer`.
   const float* read(std::int64_t head, std::int64_t token, float* buffer) const;
@@ -161,6 +165,43 @@ void for_each_edge(const RowTile& rows, int r, double tau, std::int64_t start, i
   piece(INT64_MIN, p - rows.edge[r] + 1);
   piece(std::max(p + 1, p + rows.edge[r]), INT64_MAX);
 }
+
+/// Asks for the rows that a thread will need after its present row tile, a few at a time between its key tiles: the
+/// caches take no more requests at once, and the processor does not foresee the order of tiles.
+class Prefetcher {
+ public:
+  void clear() { count_ = 0; }
+  /// Tokens [begin, end) of a head, cut to those below `limit` and from 0 on.
+  void add(const Rows& rows, std::int64_t head, std::int64_t begin, std::int64_t end, std::int64_t limit) {
+    begin = std::max<std::int64_t>(begin, 0);
+    end = std::min(end, limit);
+    if (begin >= end) return;
+    int n = 0;
+    while (n < count_ && pieces_[n].begin < pieces_[n].end) ++n;  // the first that is done, or a new one
+    if (n == most) return;
+    pieces_[n] = {&rows, head, begin, end};
+    count_ = std::max(count_, n + 1);
+  }
+  /// The next rows of every piece.
+  void step() {
+    constexpr std::int64_t rows = 22;
+    for (int n = 0; n < count_; ++n) {
+      Piece& piece = pieces_[n];
+      const std::int64_t end = std::min(piece.begin + rows, piece.end);
+      piece.rows->prefetch(piece.head, piece.begin, end);
+      piece.begin = end;
+    }
+  }
+
+ private:
+  static constexpr int most = 8;
+  struct Piece {
+    const Rows* rows;
+    std::int64_t head, begin, end;
+  };
+  Piece pieces_[most];
+  int count_ = 0;
+};
 
 /// A prepared list: valid indices in [0, nk), ascending, each once by its lowest slot.
 struct LandmarkList {

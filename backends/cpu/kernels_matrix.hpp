@@ -239,19 +239,6 @@ void transpose(const void* const* rows, int count, std::int64_t channels, void* 
     }
 }
 
-/// Elements c .. c + 15 of 16 rows, element by element: body(vector over the rows, c).
-template <class Body>
-inline void for_each_column(const void* const* rows, int count, std::int64_t begin, std::int64_t end,
-                            std::int64_t columns, Body&& body) {
-  for (std::int64_t c = begin; c < end; c += 16) {
-    __m512i x[16];
-    load_columns(rows, count, c, columns, x);
-#pragma GCC unroll 16
-    for (int k = 0; k < 16; ++k)
-      if (c + k < end) body(x[k], c + k);
-  }
-}
-
 #else
 
 /// Elements of 32 bits, whatever they mean.
@@ -266,28 +253,50 @@ void transpose(const void* const* rows, int count, std::int64_t channels, void* 
 
 #endif
 
-/// out[n * tile] = sum_c q[c] rows[n][c], each in the order of `scores`.
-void row_scores(const float* q, const void* const* rows, int count, std::int64_t channels, float* out) {
-  for (int first = 0; first < count; first += lanes) {
-    const int used = count - first < lanes ? count - first : lanes;
-    F total = {};
-    for (std::int64_t c = 0; c < channels; c += channel_block) {
-      const std::int64_t end = c + channel_block < channels ? c + channel_block : channels;
-      F sum = {};
+/// Sums over columns [0, columns) of up to `tile` rows of 32-bit elements, each row in the order of `scores`: blocks of
+/// `block` columns from zero, block sums added up. term(sum, column's vector over the rows, column) adds one term.
+template <class Term>
+inline void row_sums_of_columns(const void* const* rows, int count, std::int64_t columns, std::int64_t block, F* total,
+                                Term&& term) {
+  constexpr int groups = tile / lanes;
+  const int used = (count + lanes - 1) / lanes;
+  for (std::int64_t c = 0; c < columns; c += block) {
+    const std::int64_t end = c + block < columns ? c + block : columns;
+    F sum[groups] = {};
 #if defined(__AVX512F__) && DSALT_LANES == 16
-      for_each_column(rows + first, used, c, end, channels,
-                      [&](__m512i x, std::int64_t k) { sum = multiply_add(broadcast(q[k]), (F)x, sum); });
+    for (std::int64_t first = c; first < end; first += 16)
+#pragma GCC unroll 4
+      for (int g = 0; g < groups; ++g) {  // the groups' chains of additions run side by side
+        if (g >= used) continue;
+        __m512i x[16];
+        load_columns(rows + g * lanes, count - g * lanes, first, columns, x);
+#pragma GCC unroll 16
+        for (int k = 0; k < 16; ++k)
+          if (first + k < end) sum[g] = term(sum[g], (F)x[k], first + k);
+      }
 #else
+    for (int g = 0; g < used; ++g)
       for (std::int64_t k = c; k < end; ++k) {
         F x = {};
-        for (int n = 0; n < used; ++n) x[n] = static_cast<const float*>(rows[first + n])[k];
-        sum = multiply_add(broadcast(q[k]), x, sum);
+        for (int n = 0; n < lanes && g * lanes + n < count; ++n)
+          x[n] = static_cast<const float*>(rows[g * lanes + n])[k];
+        sum[g] = term(sum[g], x, k);
       }
 #endif
-      total = c == 0 ? sum : total + sum;
-    }
-    for (int n = 0; n < used; ++n) out[(first + n) * tile] = total[n];
+    for (int g = 0; g < used; ++g) total[g] = c == 0 ? sum[g] : total[g] + sum[g];
   }
+}
+
+/// out[n * tile] = values[n].
+inline void store_column(const F* values, int count, float* out) {
+  for (int n = 0; n < count; ++n) out[n * tile] = values[n / lanes][n % lanes];
+}
+
+void row_scores(const float* q, const void* const* rows, int count, std::int64_t channels, float* out) {
+  F total[tile / lanes] = {};
+  row_sums_of_columns(rows, count, channels, channel_block, total,
+                      [q](F sum, F x, std::int64_t c) { return multiply_add(broadcast(q[c]), x, sum); });
+  store_column(total, count, out);
 }
 
 }  // namespace
