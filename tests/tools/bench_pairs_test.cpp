@@ -117,7 +117,9 @@ BOOST_AUTO_TEST_CASE(executed_pairs_by_hand) {
   BOOST_TEST(executed("1,1,64,4,causal") == diagonal);
   BOOST_TEST(executed("1,1,128,4,causal") == 2 * diagonal + 64 * 64);
   BOOST_TEST(executed("1,1,64,4,0") == 4 * 16 * 16);
-  BOOST_TEST(executed("1,1,1x10,4,4") == 16 * (10 - 4));  // keys 5 to 9, from 4
+  BOOST_TEST(executed("1,1,5x10,4,4") == 16 * (10 - 0));  // keys 1 to 9, from 0
+  BOOST_TEST(executed("1,1,1x10,4,4") == 10 - 4);         // keys 5 to 9, from 4; few rows run alone
+  BOOST_TEST(executed("1,1,3x64,4,full") == 3 * 64);
   // Window 64, second tile: group g of the left tile starts at key 16 g, and its rows end on the tile's edge.
   BOOST_TEST(executed("1,1,128,4,64") == 2 * diagonal + 16 * (64 + 48 + 32 + 16));
 }

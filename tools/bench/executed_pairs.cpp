@@ -3,10 +3,13 @@
 //
 //   1. A tile is 64 consecutive rows of one kv head by 64 keys, aligned to whole multiples of 64 keys. The rows of a kv
 //      head are the queries of its first query head, then those of the next one.
-//   2. Rows come in groups of 16: a kv head's last tile executes its rows rounded up to whole groups.
+//   2. Rows come in groups of 16: a kv head's last tile executes its rows rounded up to whole groups. A kv head of at
+//   most
+//      3 rows, and a run of at most 3 rows (rule 5), executes its rows alone.
 //   3. A tile whose every pair is in the row's range executes all of it.
 //   4. In any other tile each group of 16 rows executes the keys from the first to the last one that is in some of its
-//      rows' ranges, the first rounded down to a multiple of 4.
+//      rows' ranges, the first rounded down to a multiple of 4. (The product of scores computes a little more: whole
+//      groups of 16 keys.)
 //   5. Landmarks: for each run of rows of a tile that read one list of one head, the list's entries up to the run's
 //   last
 //      position, times the groups of 16 rows that the run touches.
@@ -18,7 +21,7 @@
 namespace dsalt::benchmark {
 namespace {
 
-constexpr std::int64_t tile_rows = 64, tile_keys = 64, row_group = 16, key_step = 4;
+constexpr std::int64_t tile_rows = 64, tile_keys = 64, row_group = 16, key_step = 4, few_rows = 3;
 
 std::int64_t rounded_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 
@@ -61,9 +64,11 @@ std::int64_t executed_in_tile(const RowTile& tile, std::int64_t begin, std::int6
       low = std::min(low, from);
       high = std::max(high, to);
     }
-    if (low < high) partial += row_group * (high - low / key_step * key_step);
+    const std::int64_t rows = tile.end - tile.begin > few_rows ? row_group : tile.end - tile.begin;
+    if (low < high) partial += rows * (high - low / key_step * key_step);
   }
-  return whole ? rounded_up(tile.end - tile.begin, row_group) * (end - begin) : partial;
+  if (!whole || tile.end - tile.begin <= few_rows) return partial;
+  return rounded_up(tile.end - tile.begin, row_group) * (end - begin);
 }
 
 /// Rule 5.
@@ -75,7 +80,8 @@ std::int64_t executed_landmarks(const KvHead& kv, const RowTile& tile, std::vect
     const MaskView& head = kv.head_of(begin);
     head.read_list(head.list_of(kv.query_of(begin)), list);
     const std::int64_t groups = (end - 1 - tile.begin) / row_group - (begin - tile.begin) / row_group + 1;
-    pairs += groups * row_group * count_below(list, head.position(kv.query_of(end - 1)) + 1);
+    pairs += (end - begin > few_rows ? groups * row_group : end - begin) *
+             count_below(list, head.position(kv.query_of(end - 1)) + 1);
     begin = end;
   }
   return pairs;
