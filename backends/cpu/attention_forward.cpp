@@ -97,6 +97,7 @@ struct TilePass {
     own.ahead.step();
     const auto add = own.rounds ? &Products::sum_paired_keys : &Products::sum_keys;
     (own.products.*add)(own.scores.get(), own.v, key_begin, key_end, row_begin, row_end, own.out);
+    own.ahead.step();
   }
 
   void landmarks() {

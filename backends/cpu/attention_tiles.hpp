@@ -1,16 +1,15 @@
-// What the forward and backward pass of CPU attention share: float32 rows of strided views, tiles of query rows with
-// their key ranges, prepared landmark lists, soft-edge bias and dropout factors of a tile.
+// What the forward and backward pass of CPU attention share: tiles of query rows with their key ranges, prepared
+// landmark lists, soft-edge bias and dropout factors of a tile.
 //
 // Key tiles start at multiples of `tile` of the key's index in its sequence, landmark blocks at multiples of `tile` of
 // the sorted list: a row meets its keys in the same groups whatever else is in the call.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
-#include <memory>
-#include <new>
 #include <vector>
 
+#include "array.hpp"
+#include "attention_rows.hpp"
 #include "dsalt/attention.hpp"
 #include "internal/admitted.hpp"
 #include "internal/dropout.hpp"
@@ -18,73 +17,6 @@
 #include "kernels.hpp"
 
 namespace dsalt::internal {
-
-/// Rounded up to whole lane groups.
-inline std::int64_t padded(std::int64_t n) { return (n + lane_group - 1) / lane_group * lane_group; }
-inline int lanes_begin(int row) { return row / lane_group * lane_group; }
-inline int lanes_end(int row) { return (row + lane_group - 1) / lane_group * lane_group; }
-
-/// Array aligned to 64 bytes, zero-initialised unless made by `raw`.
-template <class T>
-class Array {
- public:
-  Array() = default;
-  explicit Array(std::int64_t n) : Array(raw(n)) {
-    std::memset(static_cast<void*>(data_.get()), 0, static_cast<std::size_t>(n) * sizeof(T));
-  }
-  static Array raw(std::int64_t n) {
-    Array array;
-    array.data_.reset(static_cast<T*>(::operator new[](static_cast<std::size_t>(n) * sizeof(T), std::align_val_t{64})));
-    return array;
-  }
-  T* get() const { return data_.get(); }
-  T& operator[](std::int64_t n) const { return data_.get()[n]; }
-
- private:
-  struct Free {
-    void operator()(T* p) const { ::operator delete[](p, std::align_val_t{64}); }
-  };
-  std::unique_ptr<T, Free> data_;
-};
-
-/// Rows of a [heads, tokens, channels] view of float32, bfloat16 or float16 as contiguous float32, and back.
-class Rows {
- public:
-  Rows(const Kernels& kernels, const TensorView& view) : kernels_(kernels), view_(view) {}
-  std::int64_t channels() const { return view_.shape[2]; }
-
-  /// The row's first element, for rows that are contiguous and of that type.
-  template <class T>
-  const T* at(std::int64_t head, std::int64_t token) const {
-    return view_.at<T>(offset(head, token));
-  }
-  std::int64_t token_stride() const { return view_.strides[1]; }
-  /// Whether every row is contiguous float32 of whole lane groups.
-  bool in_place() const { return view_.dtype == DType::f32 && view_.strides[2] == 1 && channels() % lane_group == 0; }
-  /// Asks for rows [begin, end) before they are needed: tiles are met in an order that the processor does not foresee.
-  void prefetch(std::int64_t head, std::int64_t begin, std::int64_t end) const;
-
-  /// Whether every row is contiguous and of even length, so that read_bits gives it in place.
-  bool pairs_in_place() const { return view_.strides[2] == 1 && channels() % 2 == 0; }
-
-  /// The row in place when it is contiguous float32, otherwise converted into `buffer`.
-  const float* read(std::int64_t head, std::int64_t token, float* buffer) const;
-  /// The same, readable up to padded(channels), zero past the channels.
-  const float* read_padded(std::int64_t head, std::int64_t token, float* buffer) const;
-  /// A 16-bit row, followed by a 0 when its length is odd: in place, or in `buffer`.
-  const std::uint16_t* read_bits(std::int64_t head, std::int64_t token, std::uint16_t* buffer) const;
-  /// buffer = scale * row rounded once, zero up to padded(channels). `work` holds padded(channels) floats.
-  void read_scaled(std::int64_t head, std::int64_t token, double scale, float* buffer, float* work) const;
-  /// Rounds to nearest even. `work` holds padded(channels) floats.
-  void write(std::int64_t head, std::int64_t token, const float* row, float* work) const;
-
- private:
-  std::int64_t offset(std::int64_t head, std::int64_t token) const {
-    return head * view_.strides[0] + token * view_.strides[1];
-  }
-  const Kernels& kernels_;
-  TensorView view_;
-};
 
 /// Up to `tile` query rows of one sequence and what each admits by position: row r is query (begin + r) % nq of head
 /// first_head + (begin + r) / nq.
@@ -165,43 +97,6 @@ void for_each_edge(const RowTile& rows, int r, double tau, std::int64_t start, i
   piece(INT64_MIN, p - rows.edge[r] + 1);
   piece(std::max(p + 1, p + rows.edge[r]), INT64_MAX);
 }
-
-/// Asks for the rows that a thread will need after its present row tile, a few at a time between its key tiles: the
-/// caches take no more requests at once, and the processor does not foresee the order of tiles.
-class Prefetcher {
- public:
-  void clear() { count_ = 0; }
-  /// Tokens [begin, end) of a head, cut to those below `limit` and from 0 on.
-  void add(const Rows& rows, std::int64_t head, std::int64_t begin, std::int64_t end, std::int64_t limit) {
-    begin = std::max<std::int64_t>(begin, 0);
-    end = std::min(end, limit);
-    if (begin >= end) return;
-    int n = 0;
-    while (n < count_ && pieces_[n].begin < pieces_[n].end) ++n;  // the first that is done, or a new one
-    if (n == most) return;
-    pieces_[n] = {&rows, head, begin, end};
-    count_ = std::max(count_, n + 1);
-  }
-  /// The next rows of every piece.
-  void step() {
-    constexpr std::int64_t rows = 22;
-    for (int n = 0; n < count_; ++n) {
-      Piece& piece = pieces_[n];
-      const std::int64_t end = std::min(piece.begin + rows, piece.end);
-      piece.rows->prefetch(piece.head, piece.begin, end);
-      piece.begin = end;
-    }
-  }
-
- private:
-  static constexpr int most = 8;
-  struct Piece {
-    const Rows* rows;
-    std::int64_t head, begin, end;
-  };
-  Piece pieces_[most];
-  int count_ = 0;
-};
 
 /// A prepared list: valid indices in [0, nk), ascending, each once by its lowest slot.
 struct LandmarkList {

@@ -5,12 +5,9 @@
 #include <limits>
 #include <new>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 #include "dsalt/errors.hpp"
 #include "internal/elements.hpp"
+#include "internal/huge_pages.hpp"
 
 namespace dsalt {
 namespace {
@@ -137,18 +134,13 @@ TensorView TensorView::of(void* data, DType dtype, std::span<const std::int64_t>
 
 Tensor Tensor::empty(std::span<const std::int64_t> shape, DType dtype) {
   TensorView view = make_view(nullptr, dtype, shape, {});
-  // Rows of a large tensor are met in an order that spreads over many pages: huge ones keep address translation cheap.
-  constexpr std::size_t huge_page = std::size_t{2} << 20;
   const std::size_t bytes = bytes_of(view);
-  const bool large = bytes >= 2 * huge_page;
-  const std::size_t alignment = large ? huge_page : 64;
+  const std::size_t alignment = bytes >= 2 * internal::huge_page ? internal::huge_page : 64;
   if (bytes > std::numeric_limits<std::size_t>::max() - alignment) throw std::bad_alloc();
   const std::size_t rounded = bytes == 0 ? alignment : (bytes + alignment - 1) / alignment * alignment;
   void* data = std::aligned_alloc(alignment, rounded);
   if (data == nullptr) throw std::bad_alloc();
-#if defined(MADV_HUGEPAGE)
-  if (large) ::madvise(data, rounded, MADV_HUGEPAGE);  // advice: without huge pages nothing changes
-#endif
+  internal::advise_huge_pages(data, rounded);
   std::shared_ptr<void> storage(data, std::free);
   view.data = data;
   return {std::move(storage), view};

@@ -1,0 +1,40 @@
+// Uninitialised or zeroed memory of the attention passes.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "internal/huge_pages.hpp"
+
+namespace dsalt::internal {
+
+/// Array aligned to 64 bytes, zero-initialised unless made by `raw`. Large ones ask for huge pages.
+template <class T>
+class Array {
+ public:
+  Array() = default;
+  explicit Array(std::int64_t n) : Array(raw(n)) {
+    std::memset(static_cast<void*>(data_.get()), 0, static_cast<std::size_t>(n) * sizeof(T));
+  }
+  static Array raw(std::int64_t n) {
+    const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(T);
+    const std::align_val_t alignment{bytes >= 2 * huge_page ? huge_page : 64};
+    Array array;
+    array.data_ = {static_cast<T*>(::operator new[](bytes, alignment)), Free{alignment}};
+    advise_huge_pages(array.data_.get(), bytes);
+    return array;
+  }
+  T* get() const { return data_.get(); }
+  T& operator[](std::int64_t n) const { return data_.get()[n]; }
+
+ private:
+  struct Free {
+    std::align_val_t alignment{64};
+    void operator()(T* p) const { ::operator delete[](p, alignment); }
+  };
+  std::unique_ptr<T, Free> data_;
+};
+
+}  // namespace dsalt::internal

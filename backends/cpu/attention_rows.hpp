@@ -1,0 +1,97 @@
+// Rows of the caller's tensors as the attention passes read and write them, whatever their dtype and strides.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "dsalt/tensor.hpp"
+#include "kernels.hpp"
+
+namespace dsalt::internal {
+
+/// Rounded up to whole lane groups.
+inline std::int64_t padded(std::int64_t n) { return (n + lane_group - 1) / lane_group * lane_group; }
+inline int lanes_begin(int row) { return row / lane_group * lane_group; }
+inline int lanes_end(int row) { return (row + lane_group - 1) / lane_group * lane_group; }
+
+/// Rows of a [heads, tokens, channels] view of float32, bfloat16 or float16 as contiguous float32, and back.
+class Rows {
+ public:
+  Rows(const Kernels& kernels, const TensorView& view) : kernels_(kernels), view_(view) {}
+  std::int64_t channels() const { return view_.shape[2]; }
+
+  /// The row's first element, for rows that are contiguous and of that type.
+  template <class T>
+  const T* at(std::int64_t head, std::int64_t token) const {
+    return view_.at<T>(offset(head, token));
+  }
+  std::int64_t row_bytes() const { return channels() * static_cast<std::int64_t>(size_of(view_.dtype)); }
+  std::int64_t token_stride() const { return view_.strides[1]; }
+  /// Whether every row is contiguous float32 of whole lane groups.
+  bool in_place() const { return view_.dtype == DType::f32 && view_.strides[2] == 1 && channels() % lane_group == 0; }
+  /// Asks for rows [begin, end) before they are needed: tiles are met in an order that the processor does not foresee.
+  void prefetch(std::int64_t head, std::int64_t begin, std::int64_t end) const;
+
+  /// Whether every row is contiguous and of even length, so that read_bits gives it in place.
+  bool pairs_in_place() const { return view_.strides[2] == 1 && channels() % 2 == 0; }
+
+  /// The row in place when it is contiguous float32, otherwise converted into `buffer`.
+  const float* read(std::int64_t head, std::int64_t token, float* buffer) const;
+  /// The same, readable up to padded(channels), zero past the channels.
+  const float* read_padded(std::int64_t head, std::int64_t token, float* buffer) const;
+  /// A 16-bit row, followed by a 0 when its length is odd: in place, or in `buffer`.
+  const std::uint16_t* read_bits(std::int64_t head, std::int64_t token, std::uint16_t* buffer) const;
+  /// buffer = scale * row rounded once, zero up to padded(channels). `work` holds padded(channels) floats.
+  void read_scaled(std::int64_t head, std::int64_t token, double scale, float* buffer, float* work) const;
+  /// Rounds to nearest even. `work` holds padded(channels) floats.
+  void write(std::int64_t head, std::int64_t token, const float* row, float* work) const;
+
+ private:
+  std::int64_t offset(std::int64_t head, std::int64_t token) const {
+    return head * view_.strides[0] + token * view_.strides[1];
+  }
+  const Kernels& kernels_;
+  TensorView view_;
+};
+
+/// Asks for the rows that a thread will need after its present row tile, a few at a time between its key tiles: the
+/// caches take no more requests at once, and the processor does not foresee the order of tiles.
+class Prefetcher {
+ public:
+  void clear() { count_ = 0; }
+  /// Tokens [begin, end) of a head, cut to those below `limit` and from 0 on.
+  void add(const Rows& rows, std::int64_t head, std::int64_t begin, std::int64_t end, std::int64_t limit) {
+    begin = std::max<std::int64_t>(begin, 0);
+    end = std::min(end, limit);
+    if (begin >= end) return;
+    int n = 0;
+    while (n < count_ && pieces_[n].begin < pieces_[n].end) ++n;  // the first that is done, or a new one
+    if (n == most) return;
+    pieces_[n] = {&rows, head, begin, end};
+    count_ = std::max(count_, n + 1);
+  }
+  /// About the next `step_bytes`, in the order of pieces.
+  void step() {
+    std::int64_t left = step_bytes;
+    for (int n = 0; n < count_ && left > 0; ++n) {
+      Piece& piece = pieces_[n];
+      const std::int64_t row = piece.rows->row_bytes();
+      const std::int64_t end = std::min(piece.end, piece.begin + (left + row - 1) / row);
+      piece.rows->prefetch(piece.head, piece.begin, end);
+      left -= (end - piece.begin) * row;
+      piece.begin = end;
+    }
+  }
+
+ private:
+  static constexpr int most = 8;
+  static constexpr std::int64_t step_bytes = 8 << 10;
+  struct Piece {
+    const Rows* rows;
+    std::int64_t head, begin, end;
+  };
+  Piece pieces_[most];
+  int count_ = 0;
+};
+
+}  // namespace dsalt::internal
