@@ -20,9 +20,8 @@ class Array {
   }
   static Array raw(std::int64_t n) {
     const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(T);
-    const std::align_val_t alignment{bytes >= 2 * huge_page ? huge_page : 64};
     Array array;
-    array.data_ = {static_cast<T*>(::operator new[](bytes, alignment)), Free{alignment}};
+    array.data_.reset(static_cast<T*>(::operator new[](bytes, std::align_val_t{64})));
     advise_huge_pages(array.data_.get(), bytes);
     return array;
   }
@@ -31,8 +30,7 @@ class Array {
 
  private:
   struct Free {
-    std::align_val_t alignment{64};
-    void operator()(T* p) const { ::operator delete[](p, alignment); }
+    void operator()(T* p) const { ::operator delete[](p, std::align_val_t{64}); }
   };
   std::unique_ptr<T, Free> data_;
 };

@@ -1,9 +1,8 @@
 // What the parts of CPU attention's backward pass share.
 //
 //   ds_ij = P_ij (keep_ij <do_i, v_j> - delta_i + dlse_i),   P_ij = exp(s_ij - lse_i) norm_i
-//   queries (attention_backward_queries.cpp)        one task per tile of 64 rows: dq, dwindow, its share of dk and dv
-//   of
-//                                                   the keys it admits by position, and ds of its landmark keys
+//   queries (attention_backward_queries.cpp)        one task per tile of 64 rows: dq, dwindow, ds of its landmark keys,
+//                                                   its share of dk and dv of the keys it admits by position
 //   keys (attention_backward_keys.cpp)              the sums of those shares, and the order in which tiles add to them
 //   landmarks (attention_backward_landmarks.cpp)    dk, dv of landmark keys and dlandmark_log_weight, from that ds
 // Every sum runs in an order fixed by indices, so the bits do not depend on the number of threads.
@@ -99,7 +98,7 @@ class LandmarkGradients {
 
   const BackwardCall& call_;
   bool active_ = false, weights_ = false;
-  std::int64_t k_ = 0, round_ = 1, blocks_per_tile_ = 1;
+  std::int64_t k_ = 0, round_ = 1, blocks_per_tile_ = 1, keys_per_task_ = tile;
   // Keys that some list holds, per (b, kv head), ascending: their sums are rows of dk_ and dv_.
   std::vector<std::int64_t> first_key_;  // [B+1]: offset of sequence b's keys in slot_
   Array<std::int32_t> slot_;             // per (b, kv head, key): its place among them, -1 when no list holds it
@@ -133,7 +132,7 @@ class KeySums {
   void store(const LandmarkGradients& landmarks);
 
   bool active() const { return active_; }
-  /// Row n of key `j` on: hi, then lo at padded(width).
+  /// The sums of key `j`: hi, then lo at padded(width); those of the next keys follow.
   float* dk(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
   float* dv(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
 
@@ -143,8 +142,10 @@ class KeySums {
   /// On a tile's turn: the sums of key tile `key_tile` are 0 if no tile added to them before.
   void prepare(std::int64_t b, std::int64_t kv_head, std::int64_t key_tile);
 
-  /// Tile n waits until it is its turn on key tiles >= j, and says that it has left those >= j.
-  void enter(std::int64_t n, std::int64_t chain, std::int64_t key_tile) const;
+  /// Tile n waits until every tile before it in the chain has left key tiles >= key_tile. `open`, n at first, becomes
+  /// the lowest tile such that those from it to n have left everything.
+  void enter(std::int64_t n, std::int64_t chain, std::int64_t key_tile, std::int64_t& open);
+  /// Tile n itself has left key tiles >= key_tile: it waits for nobody to say so.
   void leave(std::int64_t n, std::int64_t key_tile);
 
  private:
@@ -168,8 +169,9 @@ class KeySums {
   std::vector<Wave> waves_;
   Wave wave_{};
   Array<float> dk_sum_, dv_sum_;
-  Array<std::uint8_t> used_;                           // per key tile of the wave: its sums hold something
-  std::unique_ptr<std::atomic<std::int64_t>[]> left_;  // per tile of the wave: it has left key tiles >= this
+  Array<std::uint8_t> used_;                             // per key tile of the wave: its sums hold something
+  std::unique_ptr<std::atomic<std::int64_t>[]> left_;    // per tile of the wave: it has left key tiles >= this
+  std::unique_ptr<std::atomic<std::int64_t>[]> passed_;  // the same of it and every tile before; its successor writes
 };
 
 /// Writes dq and dwindow, adds to `keys`, hands landmark blocks to `landmarks`; dk and dv are written wave by wave.

@@ -35,7 +35,9 @@ KeySums::KeySums(const BackwardCall& call)
     const auto keys = [&](std::int64_t to) {
       return first_key_[static_cast<std::size_t>(to)] - first_key_[static_cast<std::size_t>(first)];
     };
-    for (end = first + 1; end < heads && keys(end + 1) * key_bytes <= wave_bytes;) ++end;
+    for (end = first + 1; end < heads && (keys(end + 1) * key_bytes <= wave_bytes ||
+                                          tile_of_head(end) - tile_of_head(first) < call.threads);)
+      ++end;  // also while there are fewer tiles than threads
     waves_.push_back({first, end, tile_of_head(first), tile_of_head(end)});
     most_keys = std::max(most_keys, keys(end));
     most_key_tiles = std::max(most_key_tiles, first_key_tile_[static_cast<std::size_t>(end)] -
@@ -47,6 +49,7 @@ KeySums::KeySums(const BackwardCall& call)
   if (call.gradients.dv.present()) dv_sum_ = Array<float>::raw(most_keys * 2 * dv_);
   used_ = Array<std::uint8_t>(most_key_tiles);
   left_ = std::make_unique<std::atomic<std::int64_t>[]>(static_cast<std::size_t>(most_tiles));
+  passed_ = std::make_unique<std::atomic<std::int64_t>[]>(static_cast<std::size_t>(most_tiles));
 }
 
 std::int64_t KeySums::tile_of_head(std::int64_t head) const {
@@ -60,7 +63,8 @@ void KeySums::start(const Wave& wave) {
   wave_ = wave;
   if (!active_) return;
   for (std::int64_t n = 0; n < wave.end_tile - wave.first_tile; ++n)
-    left_[static_cast<std::size_t>(n)].store(std::numeric_limits<std::int64_t>::max(), std::memory_order_relaxed);
+    for (auto* of : {&left_, &passed_})
+      (*of)[static_cast<std::size_t>(n)].store(std::numeric_limits<std::int64_t>::max(), std::memory_order_relaxed);
   std::fill_n(used_.get(), key_tile_of(wave.end_head, 0), std::uint8_t{0});
 }
 
@@ -90,12 +94,18 @@ void KeySums::prefetch(std::int64_t b, std::int64_t kv_head, std::int64_t begin,
   if (dv_sum_.get()) ask(dv(b, kv_head, begin), dv(b, kv_head, end));
 }
 
-void KeySums::enter(std::int64_t n, std::int64_t chain, std::int64_t key_tile) const {
-  if (n == chain) return;
-  // Tiles are claimed in ascending order, so the one before is running or done: it needs no thread that waits here.
-  const std::atomic<std::int64_t>& before = left_[static_cast<std::size_t>(n - 1 - wave_.first_tile)];
-  for (int spins = 0; before.load(std::memory_order_acquire) > key_tile; ++spins)
-    if (spins > 100) std::this_thread::yield();
+void KeySums::enter(std::int64_t n, std::int64_t chain, std::int64_t key_tile, std::int64_t& open) {
+  // Tiles are claimed in ascending order, so those before are running or done: they need no thread that waits here.
+  const auto of = [&](auto& tiles, std::int64_t m) -> auto& {
+    return tiles[static_cast<std::size_t>(m - wave_.first_tile)];
+  };
+  for (std::int64_t m = open - 1; m >= chain && of(passed_, m).load(std::memory_order_acquire) > key_tile; --m) {
+    const std::atomic<std::int64_t>& left = of(left_, m);
+    for (int spins = 0; left.load(std::memory_order_acquire) > key_tile; ++spins)
+      if (spins > 100) std::this_thread::yield();
+    if (m == open - 1 && left.load(std::memory_order_acquire) == 0) open = m;
+  }
+  if (n > chain) of(passed_, n - 1).store(key_tile, std::memory_order_release);
 }
 
 void KeySums::leave(std::int64_t n, std::int64_t key_tile) {
@@ -139,8 +149,8 @@ void KeySums::store_keys(std::int64_t head, std::int64_t key_tile, const Landmar
         call_.kernels.finish(hi, hi + width, 1.0f, row, width);
         if (scale != 1) call_.kernels.scaled(row, scale, row, width);
       }
-      if (const float* more = j < extent.nk ? through_lists(j) : nullptr)
-        for (std::int64_t c = 0; c < width; ++c) row[c] += more[c] + more[width + c];
+      const float* more = j < extent.nk ? through_lists(j) : nullptr;
+      for (std::int64_t c = 0; c < width; ++c) row[c] += more ? more[c] + more[width + c] : 0.0f;  // -0 becomes 0
       rows.write(kv_head, j, row, work);
     }
   };

@@ -1,8 +1,7 @@
 // The landmark part of attention's backward, for keys that lists admitted:
 //
 //   dk_l += scale sum ds_il q_i,   dv_l += sum P_il keep_il do_i       over the rows i that reach l through a list
-//   dlambda_slot = sum ds_il                                           over the rows (and heads, when Hl = 1) of its
-//   list
+//   dlambda_slot = sum ds_il                                           over the rows (and heads, when Hl = 1) of a list
 //
 // The query pass leaves ds and P keep of each (row tile, list) as a block. A round of blocks is added up key-outer:
 // every (key/value head, group of keys) is one task that walks the blocks in tile order, so no two threads meet in a
@@ -14,7 +13,6 @@
 namespace dsalt::internal {
 namespace {
 
-constexpr std::int64_t keys_per_task = 512;
 constexpr std::int64_t round_bytes = 8 << 20;
 
 }  // namespace
@@ -65,10 +63,16 @@ void LandmarkGradients::find_keys() {
     const AttentionSequence sequence = attention_sequence(call_.inputs, b);
     std::int32_t* held = slot_.get() + first_key_[static_cast<std::size_t>(b)] + kv_head * sequence.nk;
     const TensorView& lists = sequence.landmarks;
+    // Only the lists that some row reads.
+    const std::int64_t used =
+        sequence.nq == 0 ? 0
+        : call_.problem.landmark_chunk
+            ? (sequence.nq - 1 + call_.problem.landmark_offset) / *call_.problem.landmark_chunk + 1
+            : 1;
     const bool shared = lists.shape[0] == 1;
     const std::int64_t first = shared ? 0 : kv_head * call_.group, last = shared ? 1 : first + call_.group;
     for (std::int64_t hl = first; hl < last; ++hl)
-      for (std::int64_t t = 0; t < lists.shape[1]; ++t)
+      for (std::int64_t t = 0; t < used; ++t)
         for (std::int64_t k = 0; k < k_; ++k) {
           const std::int32_t l =
               *lists.at<std::int32_t>(hl * lists.strides[0] + t * lists.strides[1] + k * lists.strides[2]);
@@ -80,6 +84,9 @@ void LandmarkGradients::find_keys() {
   }
   for (std::size_t n = 1; n < first_sum_.size(); ++n) first_sum_[n] += first_sum_[n - 1];
   const std::int64_t sums = first_sum_.back();
+  // Few landmarks are shared out among the threads; a key's sum does not depend on its group.
+  const std::int64_t share = sums / std::max<std::int64_t>(1, 2 * call_.threads) / tile * tile;
+  keys_per_task_ = std::clamp<std::int64_t>(share, tile, 512);
   key_ = Array<std::int32_t>::raw(sums);
   dk_ = Array<float>(sums * 2 * padded(call_.sizes.d));
   dv_ = Array<float>(sums * 2 * padded(call_.sizes.dv));
@@ -129,7 +136,7 @@ void LandmarkGradients::fold_keys(std::int64_t first, std::int64_t count) {
       const std::int64_t to = std::min(first + count, begin + (g + 1) * per_kv_head);
       const auto n = static_cast<std::size_t>(b * call_.sizes.hkv + g);
       if (from >= to) continue;
-      for (std::int64_t group = 0; group * keys_per_task < first_sum_[n + 1] - first_sum_[n]; ++group)
+      for (std::int64_t group = 0; group * keys_per_task_ < first_sum_[n + 1] - first_sum_[n]; ++group)
         tasks.push_back({b, g, group, from, to});
     }
   }
@@ -151,7 +158,7 @@ void LandmarkGradients::add_block(const LandmarkBlock& block, const AttentionSeq
                                   std::int64_t kv_head, std::int64_t key_group, Scratch& own) {
   const auto n = static_cast<std::size_t>(sequence.b * call_.sizes.hkv + kv_head);
   const std::int64_t sums = first_sum_[n + 1] - first_sum_[n];
-  const std::int64_t low = key_group * keys_per_task, high = std::min(sums, low + keys_per_task) - 1;
+  const std::int64_t low = key_group * keys_per_task_, high = std::min(sums, low + keys_per_task_) - 1;
   const std::int32_t* keys = key_.get() + first_sum_[n];
   const auto begin = std::lower_bound(block.index, block.index + block.count, keys[low]) - block.index;
   const auto end = std::upper_bound(block.index, block.index + block.count, keys[high]) - block.index;

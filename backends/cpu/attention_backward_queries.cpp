@@ -78,11 +78,13 @@ struct QueryPass {
   std::int64_t first_row;   // of the tile, in call.window_gradient
   std::int64_t round_tile;  // in the round of landmarks
   Scratch& own;
+  std::int64_t open = n;  // KeySums::enter
 
   const Kernels& kernels() const { return call.kernels; }
   const float* keep() const { return dropout.active() ? own.keep.get() : nullptr; }
 
   void start() {
+    own.ahead.clear();  // it points into the pass before this one
     const int count = static_cast<int>(std::min<std::int64_t>(tile, sequence.nq - place.begin));
     own.rows.fill({call.problem, sequence}, place.head, place.begin, count);
     dropout.start(own.rows);
@@ -169,7 +171,6 @@ struct QueryPass {
 
   /// The tile that is likely to be this thread's next one, and the keys after those of this tile.
   void foresee(const TilePlace& next) {
-    own.ahead.clear();
     if (next.b != place.b) return;
     own.ahead.add(q, next.head, next.begin, next.begin + tile, sequence.nq);
     own.ahead.add(dout, next.head, next.begin, next.begin + tile, sequence.nq);
@@ -272,7 +273,7 @@ struct QueryPass {
     std::fill(own.dwindow, own.dwindow + tile, 0.0);
     LandmarkBlock* stored = nullptr;
     if (landmarks.active()) landmarks.begin_tile(round_tile);
-    if (key_sums.active()) start_turns();
+    if (key_sums.active()) key_sums.leave(n, (own.rows.last_key(sequence.nk) + tile) / tile);  // keys above its last
     sweep(
         [&](const Block& block) {
           const Span& span = block.span;
@@ -294,7 +295,7 @@ struct QueryPass {
         [&](std::int64_t start) {
           if (key_sums.active()) add_keys(start);
         });
-    if (key_sums.active()) end_turns();
+    if (key_sums.active()) key_sums.leave(n, 0);
     if (wanted.dq.present()) store_dq();
   }
 
@@ -310,24 +311,13 @@ struct QueryPass {
     if (block.run) own.dq.fold(begin, end);
   }
 
-  // Key tiles in descending order, each when the tile of rows before this one has left it.
-  void start_turns() {
-    const std::int64_t above = own.rows.last_key(sequence.nk) / tile + 1;
-    key_sums.enter(n, place.chain, above);
-    key_sums.leave(n, above);
-  }
-  void end_turns() {
-    key_sums.enter(n, place.chain, 0);
-    key_sums.leave(n, 0);
-  }
-
   /// The tile's shares of dk and dv.
   void add_keys(std::int64_t start) {
     const TileMask& mask = own.mask;
     if (mask.span_count > 1) clear_outside_spans();
     const std::int64_t key_tile = start / tile;
-    key_sums.enter(n, place.chain, key_tile);
     key_sums.leave(n, key_tile + 1);
+    key_sums.enter(n, place.chain, key_tile, open);
     key_sums.prepare(place.b, place.kv_head, key_tile);
     if (call.gradients.dv.present())
       add_to_keys(own.p.get(), own.dout, key_sums.dv(place.b, place.kv_head, start), own.dout.width());

@@ -64,6 +64,7 @@ struct TilePass {
 
   void start(std::int64_t first_head, std::int64_t begin, int count) {
     RowTile& rows = own.rows;
+    own.ahead.clear();
     rows.fill({problem, sequence}, first_head, begin, count);
     dropout.start(rows);
     for (int r = 0; r < count; ++r) own.q.read(q, rows.head[r], r, r + 1, [&](int) { return rows.query[r]; });
@@ -161,7 +162,6 @@ struct TilePass {
   /// Rows [begin, begin + tile) of the group are likely to be this thread's next ones, and the keys before those of
   /// this tile new to it.
   void foresee(std::int64_t first_head, std::int64_t begin) {
-    own.ahead.clear();
     if (begin < 0) return;
     const std::int64_t head = first_head + begin / sequence.nq, query = begin % sequence.nq;
     own.ahead.add(q, head, query, query + tile, sequence.nq);

@@ -13,8 +13,9 @@
 
 namespace dsalt::internal {
 
-/// Whether a call runs as pairs: bfloat16, where the processor has the instruction, and a scale that keeps what it
-/// flushes to 0 far below a logit's rounding.
+/// Whether a call runs as pairs: bfloat16, where the processor has the instruction, and a scale that keeps small what
+/// flushed products could have added to a logit (subnormal elements of q and k count as 0 in logits, those of v and
+/// dout in dP).
 bool runs_as_pairs(const Kernels& kernels, const AttentionInputs& inputs, double scale);
 
 /// Up to `tile` rows of a [heads, tokens, channels] view, as one operand of products.

@@ -1,4 +1,4 @@
-// The float32 kernels of CPU attention, one table per instruction set.
+// The kernels of CPU attention in float32 and on pairs of bfloat16, one table per instruction set.
 //
 // A tile is `tile` keys (rows) by `tile` queries (columns) of float32, row stride `tile`. The column index is called
 // the lane. Lanes come in groups of `lane_group`, so that a range of lanes means the same on every instruction set.
@@ -126,8 +126,8 @@ struct Kernels {
   /// row *= factor; n is a multiple of lane_group.
   void (*scale_row)(float* row, float factor, std::int64_t n);
 
-  // Conversions of contiguous rows; y may not overlap x. Narrowing rounds to nearest even and equals dtype.hpp bit for
-  // bit. `scaled` multiplies in double and rounds once.
+  // Conversions of contiguous rows; y may not overlap x, but `scaled` may work in place. Narrowing rounds to nearest
+  // even and equals dtype.hpp bit for bit. `scaled` multiplies in double and rounds once.
   void (*widen_bf16)(const std::uint16_t* x, float* y, std::int64_t n);
   void (*widen_f16)(const std::uint16_t* x, float* y, std::int64_t n);
   void (*narrow_bf16)(const float* x, std::uint16_t* y, std::int64_t n);

@@ -24,7 +24,7 @@ template <int N, class Body>
 inline void in_blocks(int count, Body&& body) {
   int r = 0;
   for (; count - r >= block_rows<N>; r += block_rows<N>) body.template operator()<block_rows<N>>(r);
-  if constexpr (block_rows < N >> 8)
+  if constexpr ((block_rows<N>) > 8)
     if (count - r >= 8) body.template operator()<8>(r), r += 8;
   if (count - r >= 4) body.template operator()<4>(r), r += 4;
   if (count - r >= 2) body.template operator()<2>(r), r += 2;

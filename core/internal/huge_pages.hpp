@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -10,12 +11,15 @@
 
 namespace dsalt::internal {
 
-inline constexpr std::size_t huge_page = std::size_t{2} << 20;
-
-/// Asks for huge pages under memory of at least two of them, aligned to one. Advice: nothing changes without them.
+/// Asks for huge pages inside memory of some megabytes. Advice: nothing changes without them. (Aligning the memory
+/// itself to them would keep the allocator from using freed pieces again: a process of many tensors grows sixfold.)
 inline void advise_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes) {
 #if defined(MADV_HUGEPAGE)
-  if (bytes >= 2 * huge_page) ::madvise(data, bytes, MADV_HUGEPAGE);
+  constexpr std::uintptr_t huge_page = std::uintptr_t{2} << 20;
+  if (bytes < 2 * huge_page) return;
+  const auto at = reinterpret_cast<std::uintptr_t>(data);
+  const std::uintptr_t begin = (at + huge_page - 1) / huge_page * huge_page, end = (at + bytes) / huge_page * huge_page;
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 #endif
 }
 

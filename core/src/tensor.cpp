@@ -135,7 +135,7 @@ TensorView TensorView::of(void* data, DType dtype, std::span<const std::int64_t>
 Tensor Tensor::empty(std::span<const std::int64_t> shape, DType dtype) {
   TensorView view = make_view(nullptr, dtype, shape, {});
   const std::size_t bytes = bytes_of(view);
-  const std::size_t alignment = bytes >= 2 * internal::huge_page ? internal::huge_page : 64;
+  constexpr std::size_t alignment = 64;
   if (bytes > std::numeric_limits<std::size_t>::max() - alignment) throw std::bad_alloc();
   const std::size_t rounded = bytes == 0 ? alignment : (bytes + alignment - 1) / alignment * alignment;
   void* data = std::aligned_alloc(alignment, rounded);

@@ -299,6 +299,49 @@ BOOST_AUTO_TEST_CASE(values_out_of_sight) {
   }
 }
 
+// Lists past the last query of a sequence are never read, so what they hold changes no bit, not the sign of a zero
+// either.
+BOOST_AUTO_TEST_CASE(lists_out_of_reach) {
+  for (const int threads : {1, 3}) {
+    const auto backend = cpu_backend(threads);
+    Setup setup;
+    setup.name = "lists out of reach";
+    setup.problem.mask = Mask::sparse;
+    setup.problem.landmark_chunk = 2;
+    setup.problem.scale = -1;
+    setup.pack_q = setup.pack_k = {2, 4};
+    setup.window = [](auto, auto) { return 1.0; };
+    setup.slots = 1;
+    setup.landmark = [](auto, auto t, auto) { return t == 0 ? 1 : 0; };
+    setup.dlse = false;
+    const Call named = draw(setup);
+    for (std::int64_t n = 0; n < named.arriving.dout.size(); ++n) named.arriving.dout.at<float>(0)[n] = 0;
+    Call unnamed = named;
+    const Tensor lists = copied(named.inputs.landmarks);  // [2,1,2,1]: the first sequence reads list 0 only
+    lists.view().at<std::int32_t>(0)[1] = -1;
+    unnamed.inputs.landmarks = lists;
+    check_same_bytes(run(*backend, named, true), run(*backend, unnamed, true), setup.name);
+  }
+}
+
+// Row tiles that reach differently far, in one head on many threads: the order in which they add to keys holds.
+BOOST_AUTO_TEST_CASE(uneven_reach_on_many_threads) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Setup setup;
+    setup.name = "uneven reach";
+    setup.dtype = dtype;
+    setup.problem.mask = Mask::sparse;
+    setup.nq = setup.nk = 1100;
+    setup.hq = setup.hw = 2;
+    setup.window = [](auto h, auto i) { return i / 64 % 3 == h ? 5000.0 : i % 7 == 0 ? 150.0 : 3.0; };
+    for (const bool bidirectional : {false, true}) {
+      setup.problem.bidirectional = bidirectional;
+      const Call call = draw(setup);
+      check_same_bytes(run(*cpu_backend(1), call, true), run(*cpu_backend(6), call, true), setup.name);
+    }
+  }
+}
+
 // Values far below what bfloat16 products keep.
 BOOST_AUTO_TEST_CASE(tiny_values) {
   const auto backend = cpu_backend(2);

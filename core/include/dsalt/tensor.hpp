@@ -82,7 +82,7 @@ class DSALT_API Tensor {
   Tensor() = default;
   Tensor(std::shared_ptr<void> storage, TensorView view) : storage_(std::move(storage)), view_(view) {}
 
-  /// Host memory aligned to 64 bytes (from 4 MiB on to 2 MiB, in huge pages where the system has some), contiguous
+  /// Host memory aligned to 64 bytes (from 4 MiB on in huge pages where the system has some), contiguous
   /// row-major; not initialised.
   static Tensor empty(std::span<const std::int64_t> shape, DType dtype);
   static Tensor empty(std::initializer_list<std::int64_t> shape, DType dtype) {
