@@ -103,6 +103,7 @@ struct TilePass {
 
   void landmarks() {
     const RowTile& rows = own.rows;
+    own.k.look_ahead(0);
     LandmarkRun& run = own.run;
     for (int row = 0; row < rows.count; row = run.row_end) {
       run.fill(rows, row, lists, sequence, problem.bidirectional);
@@ -127,6 +128,7 @@ struct TilePass {
   void keys_by_position() {
     const RowTile& rows = own.rows;
     TileMask& mask = own.mask;
+    own.k.look_ahead(k.row_bytes() / std::max<std::int64_t>(1, k.channels()) * k.token_stride() * tile);
     for (std::int64_t begin = next_tile(0), next; begin >= 0; begin = next) {
       next = next_tile(begin + tile);
       const int length = static_cast<int>(std::min<std::int64_t>(tile, sequence.nk - begin));
@@ -152,7 +154,8 @@ struct TilePass {
     const std::int64_t key = own.rows.next_key(from);
     if (key < 0) return -1;
     const std::int64_t begin = key / tile * tile, end = std::min(sequence.nk, begin + tile);
-    if (own.rows.reach > cached_keys || own.rows.count < lane_group) {
+    // Few rows: the product of scores asks for keys, and values are met in the order of memory.
+    if (own.rows.count > Products::few_rows && (own.rows.reach > cached_keys || own.rows.count < lane_group)) {
       own.ahead.add(k, kv_head, begin, end, sequence.nk);
       own.ahead.add(v, kv_head, begin, end, sequence.nk);
     }

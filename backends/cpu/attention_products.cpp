@@ -5,12 +5,6 @@
 #include <cmath>
 
 namespace dsalt::internal {
-namespace {
-
-/// A tile with so few rows is computed row by row, keys in the lanes; with more, a lane group of rows is faster.
-constexpr int few_rows = 3;
-
-}  // namespace
 
 bool runs_as_pairs(const Kernels& kernels, const AttentionInputs& inputs, double scale) {
   return kernels.scores_pairs && inputs.q.dtype == DType::bf16 && std::fabs(scale) <= 0x1p64;
@@ -82,9 +76,10 @@ void Products::scores(const Packed& packed, const Operand& keys, int key_begin, 
       pointers[n] = pairs_ ? static_cast<const void*>(keys.narrow_[key_begin + n]) : keys.rows_[key_begin + n];
     for (int r = row_begin; r < row_end; ++r)
       if (pairs_)
-        kernels_.row_scores_pairs(packed.rows_[r], pointers, count, packed.channels_, factor, out + r);
+        kernels_.row_scores_pairs(packed.rows_[r], pointers, count, packed.channels_, factor, keys.ahead_, out + r);
       else
-        kernels_.row_scores(static_cast<const float*>(packed.rows_[r]), pointers, count, packed.channels_, out + r);
+        kernels_.row_scores(static_cast<const float*>(packed.rows_[r]), pointers, count, packed.channels_, keys.ahead_,
+                            out + r);
   } else if (pairs_) {
     kernels_.scores_pairs(packed.data_.get(), keys.narrow_ + key_begin, count, packed.channels_, factor, lane_begin,
                           lane_end, out);

@@ -39,6 +39,9 @@ class Operand {
     } else
       for (int n = begin; n < end; ++n) rows_[n] = view.read_padded(head, token_of(n), buffer_.get() + n * width_);
   }
+  /// Scores of few rows ask for what lies so many bytes behind each row (the same row of the next tile; 0: for
+  /// nothing).
+  void look_ahead(std::int64_t bytes) { ahead_ = bytes; }
   /// Makes rows [begin, end) ready to be summed (begin even): needed before they are `values` of a product below.
   void prepare_sums(int begin, int end);
 
@@ -57,6 +60,7 @@ class Operand {
   Array<std::uint16_t> bits_;  // pairs: rows that are not in place
   Array<std::uint32_t> paired_;
   bool exceptional_ = false;
+  std::int64_t ahead_ = 0;
   const float* rows_[tile] = {};
   const std::uint16_t* narrow_[tile] = {};
 };
@@ -112,6 +116,9 @@ class RowSums {
 /// named, whole lane groups around them may be computed.
 class Products {
  public:
+  /// A tile with so few rows is computed row by row, keys in the lanes; with more, a lane group of rows is faster.
+  static constexpr int few_rows = 3;
+
   Products(const Kernels& kernels, bool pairs);
 
   /// s[key][row] = scale <keys[key], packed[row]>.

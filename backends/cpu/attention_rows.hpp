@@ -70,22 +70,19 @@ class Prefetcher {
     pieces_[n] = {&rows, head, begin, end};
     count_ = std::max(count_, n + 1);
   }
-  /// About the next `step_bytes`, in the order of pieces.
+  /// The next piece.
   void step() {
-    std::int64_t left = step_bytes;
-    for (int n = 0; n < count_ && left > 0; ++n) {
+    for (int n = 0; n < count_; ++n) {
       Piece& piece = pieces_[n];
-      const std::int64_t row = piece.rows->row_bytes();
-      const std::int64_t end = std::min(piece.end, piece.begin + (left + row - 1) / row);
-      piece.rows->prefetch(piece.head, piece.begin, end);
-      left -= (end - piece.begin) * row;
-      piece.begin = end;
+      if (piece.begin >= piece.end) continue;
+      piece.rows->prefetch(piece.head, piece.begin, piece.end);
+      piece.begin = piece.end;
+      return;
     }
   }
 
  private:
   static constexpr int most = 8;
-  static constexpr std::int64_t step_bytes = 8 << 10;
   struct Piece {
     const Rows* rows;
     std::int64_t head, begin, end;

@@ -43,7 +43,9 @@ struct Kernels {
 
   /// The same for one lane: out[n * tile] = sum_c q[c] rows[n][c], bit for bit; rows of float32. For calls with few
   /// lanes.
-  void (*row_scores)(const float* q, const void* const* rows, int count, std::int64_t channels, float* out);
+  /// Asks for what lies `ahead` bytes behind what it reads (0: nothing).
+  void (*row_scores)(const float* q, const void* const* rows, int count, std::int64_t channels, std::int64_t ahead,
+                     float* out);
 
   /// out[r] += sum_t a[t * t_stride + r * r_stride] rows[t], term by term, for r in [0,count), `width` columns (a
   /// multiple of lane_group). A term whose weight `a` is 0 contributes nothing even if its row is not finite.
@@ -65,7 +67,7 @@ struct Kernels {
                        float factor, int lane_begin, int lane_end, float* out);
   /// As row_scores, times `factor`.
   void (*row_scores_pairs)(const void* q, const void* const* rows, int count, std::int64_t pairs, float factor,
-                           float* out);
+                           std::int64_t ahead, float* out);
   /// As accumulate: a and rows[pair of terms][column] hold pairs of terms, row stride `width`.
   void (*accumulate_pairs)(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
                            const std::uint32_t* rows, int terms, std::int64_t width, float* const* out, int count);

@@ -69,10 +69,11 @@ void scores_pairs(const std::uint32_t* packed, const std::uint16_t* const* rows,
   });
 }
 
-void row_scores_pairs(const void* q, const void* const* rows, int count, std::int64_t pairs, float factor, float* out) {
+void row_scores_pairs(const void* q, const void* const* rows, int count, std::int64_t pairs, float factor,
+                      std::int64_t ahead, float* out) {
   const auto* query = static_cast<const std::uint16_t*>(q);
   F total[tile / lanes] = {};
-  row_sums_of_columns(rows, count, pairs, channel_block / 2, total, [query](F sum, F x, std::int64_t c) {
+  row_sums_of_columns(rows, count, pairs, channel_block / 2, ahead, total, [query](F sum, F x, std::int64_t c) {
     return (F)_mm512_dpbf16_ps((__m512)sum, pair_of(pair_at(query + 2 * c)), (__m512bh)x);
   });
   for (F& x : total) x = x * factor;

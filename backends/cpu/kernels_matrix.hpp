@@ -256,8 +256,8 @@ void transpose(const void* const* rows, int count, std::int64_t channels, void* 
 /// Sums over columns [0, columns) of up to `tile` rows of 32-bit elements, each row in the order of `scores`: blocks of
 /// `block` columns from zero, block sums added up. term(sum, column's vector over the rows, column) adds one term.
 template <class Term>
-inline void row_sums_of_columns(const void* const* rows, int count, std::int64_t columns, std::int64_t block, F* total,
-                                Term&& term) {
+inline void row_sums_of_columns(const void* const* rows, int count, std::int64_t columns, std::int64_t block,
+                                [[maybe_unused]] std::int64_t ahead, F* total, Term&& term) {
   constexpr int groups = tile / lanes;
   const int used = (count + lanes - 1) / lanes;
   for (std::int64_t c = 0; c < columns; c += block) {
@@ -268,6 +268,11 @@ inline void row_sums_of_columns(const void* const* rows, int count, std::int64_t
 #pragma GCC unroll 4
       for (int g = 0; g < groups; ++g) {  // the groups' chains of additions run side by side
         if (g >= used) continue;
+        // A line for each row, while the transposition keeps the processor busy.
+        const int present = count - g * lanes < 16 ? count - g * lanes : 16;
+        if (ahead)
+          for (int r = 0; r < present; ++r)
+            __builtin_prefetch(static_cast<const char*>(rows[g * lanes + r]) + first * 4 + ahead);
         __m512i x[16];
         load_columns(rows + g * lanes, count - g * lanes, first, columns, x);
 #pragma GCC unroll 16
@@ -292,9 +297,10 @@ inline void store_column(const F* values, int count, float* out) {
   for (int n = 0; n < count; ++n) out[n * tile] = values[n / lanes][n % lanes];
 }
 
-void row_scores(const float* q, const void* const* rows, int count, std::int64_t channels, float* out) {
+void row_scores(const float* q, const void* const* rows, int count, std::int64_t channels, std::int64_t ahead,
+                float* out) {
   F total[tile / lanes] = {};
-  row_sums_of_columns(rows, count, channels, channel_block, total,
+  row_sums_of_columns(rows, count, channels, channel_block, ahead, total,
                       [q](F sum, F x, std::int64_t c) { return multiply_add(broadcast(q[c]), x, sum); });
   store_column(total, count, out);
 }

@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(scores) {
       for (const int count : {1, 16, 17, 61}) {  // one lane by itself
         std::vector<float> column(tile * tile);
         const std::vector<const void*> keys_from_3(key_rows.begin() + 3, key_rows.end());
-        kernels->row_scores_pairs(query_rows[41], keys_from_3.data(), count, static_cast<std::int64_t>(pairs), 0.5f,
+        kernels->row_scores_pairs(query_rows[41], keys_from_3.data(), count, static_cast<std::int64_t>(pairs), 0.5f, 0,
                                   column.data());
         for (std::size_t r = 0; r < static_cast<std::size_t>(count); ++r)
           BOOST_TEST(column[r * tile] == out[(r + 3) * tile + 41]);

@@ -64,7 +64,8 @@ BOOST_AUTO_TEST_CASE(scores) {
       for (const int count : {1, 5, 16, 17, 59}) {
         std::vector<float> column(tile * tile);
         const std::vector<const void*> pointers(rows.begin() + 5, rows.end());
-        kernels->row_scores(query.data(), pointers.data(), count, static_cast<std::int64_t>(channels), column.data());
+        kernels->row_scores(query.data(), pointers.data(), count, static_cast<std::int64_t>(channels), 0,
+                            column.data());
         for (int r = 0; r < count; ++r)
           BOOST_TEST(
               same(column[static_cast<std::size_t>(r * tile)], out[static_cast<std::size_t>((r + 5) * tile + 37)]));
