@@ -46,6 +46,11 @@ struct BackwardCall {
 
   std::int64_t tiles(std::int64_t nq) const { return (nq + tile - 1) / tile; }
   TilePlace place(std::int64_t n) const;
+  /// The first tile of the key/value head after that of tile n.
+  std::int64_t next_chain(std::int64_t n) const {
+    const TilePlace at = place(n);
+    return at.chain + group * tiles(sequence_extent(inputs, at.b).nq);
+  }
   bool wants_keys() const { return gradients.dk.present() || gradients.dv.present(); }
 };
 

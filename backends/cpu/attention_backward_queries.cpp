@@ -175,6 +175,14 @@ struct QueryPass {
     own.ahead.add(q, next.head, next.begin, next.begin + tile, sequence.nq);
     own.ahead.add(dout, next.head, next.begin, next.begin + tile, sequence.nq);
     own.ahead.add(out, next.head, next.begin, next.begin + tile, sequence.nq);
+    if (call.lists.present()) {
+      const std::int64_t list = call.lists.list_of(sequence, next.head, next.begin);
+      if (list != call.lists.list_of(sequence, place.head, place.begin)) {
+        const LandmarkList landmarks_of = call.lists.kept(list);
+        own.ahead.add(k, next.kv_head, landmarks_of.index, std::min(tile, landmarks_of.count));
+        own.ahead.add(v, next.kv_head, landmarks_of.index, std::min(tile, landmarks_of.count));
+      }
+    }
     const std::int64_t key = own.rows.last_key(sequence.nk) + next.begin - place.begin;
     if (next.head != place.head || key < 0) return;
     own.ahead.add(k, place.kv_head, key - tile + 1, key + 1, sequence.nk);
@@ -314,6 +322,7 @@ struct QueryPass {
   /// The tile's shares of dk and dv.
   void add_keys(std::int64_t start) {
     const TileMask& mask = own.mask;
+    own.ahead.step();
     if (mask.span_count > 1) clear_outside_spans();
     const std::int64_t key_tile = start / tile;
     key_sums.leave(n, key_tile + 1);
@@ -421,32 +430,49 @@ void attention_backward_queries(BackwardCall& call, LandmarkGradients& landmarks
   for (int n = 0; n < call.threads; ++n) scratch.push_back(std::make_unique<Scratch>(call));
   KeySums key_sums(call);
 
+  // Tile n, whose landmark blocks are in place n - first of the round. `next` is likely to be this thread's next tile.
+  const auto run = [&](std::int64_t n, std::int64_t first, std::int64_t next, std::int64_t end) {
+    const TilePlace place = call.place(n);
+    const AttentionSequence sequence = attention_sequence(call.inputs, place.b);
+    QueryPass pass{call,
+                   sequence,
+                   landmarks,
+                   key_sums,
+                   DropoutTile(call.kernels, call.problem, place.b * call.sizes.hq),
+                   Rows(call.kernels, sequence.q),
+                   Rows(call.kernels, sequence.k),
+                   Rows(call.kernels, sequence.v),
+                   Rows(call.kernels, sequence.query_rows(call.saved.dout, call.sizes.packed)),
+                   Rows(call.kernels, sequence.query_rows(call.saved.out, call.sizes.packed)),
+                   n,
+                   place,
+                   call.first_row[static_cast<std::size_t>(place.b)] + place.head * sequence.nq + place.begin,
+                   n - first,
+                   *scratch[static_cast<std::size_t>(omp_get_thread_num())]};
+    pass.start();
+    if (next < end) pass.foresee(call.place(next));
+    pass.refine();
+    if (pass.wants_sweep()) pass.gradients();
+    pass.store_dwindow();
+  };
+
   const auto round = [&](std::int64_t first, std::int64_t end) {
-    std::atomic<std::int64_t> next{first};  // ascending: see KeySums::enter
+    std::vector<std::int64_t> chains;  // where the key/value heads of the round start
+    for (std::int64_t n = first; n < end; n = call.next_chain(n)) chains.push_back(n);
+    const auto heads = static_cast<std::int64_t>(chains.size());
+    chains.push_back(end);
+    if (heads >= 4 * call.threads || heads % call.threads == 0) {
+      // A thread walks a whole head: neighbouring tiles share keys and their sums, and nobody waits.
+#pragma omp parallel for schedule(dynamic, 1) num_threads(call.threads)
+      for (std::int64_t head = 0; head < heads; ++head) {
+        const std::int64_t to = chains[static_cast<std::size_t>(head) + 1];
+        for (std::int64_t n = chains[static_cast<std::size_t>(head)]; n < to; ++n) run(n, first, n + 1, to);
+      }
+    } else {
+      std::atomic<std::int64_t> next{first};  // ascending: see KeySums::enter
 #pragma omp parallel num_threads(call.threads)
-    for (std::int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < end;) {
-      const TilePlace place = call.place(n);
-      const AttentionSequence sequence = attention_sequence(call.inputs, place.b);
-      QueryPass pass{call,
-                     sequence,
-                     landmarks,
-                     key_sums,
-                     DropoutTile(call.kernels, call.problem, place.b * call.sizes.hq),
-                     Rows(call.kernels, sequence.q),
-                     Rows(call.kernels, sequence.k),
-                     Rows(call.kernels, sequence.v),
-                     Rows(call.kernels, sequence.query_rows(call.saved.dout, call.sizes.packed)),
-                     Rows(call.kernels, sequence.query_rows(call.saved.out, call.sizes.packed)),
-                     n,
-                     place,
-                     call.first_row[static_cast<std::size_t>(place.b)] + place.head * sequence.nq + place.begin,
-                     n - first,
-                     *scratch[static_cast<std::size_t>(omp_get_thread_num())]};
-      pass.start();
-      if (n + call.threads < end) pass.foresee(call.place(n + call.threads));
-      pass.refine();
-      if (pass.wants_sweep()) pass.gradients();
-      pass.store_dwindow();
+      for (std::int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < end;)
+        run(n, first, n + call.threads, end);
     }
     if (landmarks.active()) landmarks.fold(first, end - first);
   };

@@ -168,6 +168,14 @@ struct TilePass {
     if (begin < 0) return;
     const std::int64_t head = first_head + begin / sequence.nq, query = begin % sequence.nq;
     own.ahead.add(q, head, query, query + tile, sequence.nq);
+    if (lists.present()) {
+      const std::int64_t list = lists.list_of(sequence, head, query);
+      if (list != lists.list_of(sequence, own.rows.head[0], own.rows.query[0])) {
+        const LandmarkList landmarks = lists.kept(list);
+        own.ahead.add(k, kv_head, landmarks.index, std::min(tile, landmarks.count));
+        own.ahead.add(v, kv_head, landmarks.index, std::min(tile, landmarks.count));
+      }
+    }
     const std::int64_t key = own.rows.next_key(0), step = own.rows.query[0] - query;
     if (key < 0 || step <= 0) return;
     own.ahead.add(k, kv_head, key - step, key - step + tile, sequence.nk);
@@ -224,7 +232,9 @@ void CpuBackend::attention_forward(const AttentionProblem& problem, const Attent
   for (int n = 0; n < team; ++n)
     scratch.push_back(std::make_unique<Scratch>(kernels_, pairs, sizes, problem, lists.slots()));
 
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team)
+  // Neighbouring tiles share keys: a thread takes several in a row, as long as all threads stay busy to the end.
+  const auto in_a_row = static_cast<int>(std::clamp<std::int64_t>(tasks / (16 * team), 1, 8));
+#pragma omp parallel for schedule(dynamic, in_a_row) num_threads(team)
   for (std::int64_t n = 0; n < tasks; ++n) {
     const std::int64_t task = tasks - 1 - n;  // the longest causal tiles first
     const std::int64_t b = std::upper_bound(first.begin(), first.end(), task) - first.begin() - 1;
@@ -244,7 +254,7 @@ void CpuBackend::attention_forward(const AttentionProblem& problem, const Attent
                   kv_head,
                   *scratch[static_cast<std::size_t>(omp_get_thread_num())]};
     pass.start(kv_head * group, begin, static_cast<int>(std::min<std::int64_t>(tile, rows - begin)));
-    pass.foresee(kv_head * group, begin - team * tile);
+    pass.foresee(kv_head * group, begin - tile);
     if (lists.present()) pass.landmarks();
     pass.keys_by_position();
     pass.finish(Rows(kernels_, sequence.query_rows(outputs.out, sizes.packed)),

@@ -63,19 +63,22 @@ class Prefetcher {
   void add(const Rows& rows, std::int64_t head, std::int64_t begin, std::int64_t end, std::int64_t limit) {
     begin = std::max<std::int64_t>(begin, 0);
     end = std::min(end, limit);
-    if (begin >= end) return;
-    int n = 0;
-    while (n < count_ && pieces_[n].begin < pieces_[n].end) ++n;  // the first that is done, or a new one
-    if (n == most) return;
-    pieces_[n] = {&rows, head, begin, end};
-    count_ = std::max(count_, n + 1);
+    if (begin < end) add({&rows, head, begin, end, nullptr});
+  }
+  /// Tokens index[0], ..., index[count - 1] of a head.
+  void add(const Rows& rows, std::int64_t head, const std::int32_t* index, std::int64_t count) {
+    if (count > 0) add({&rows, head, 0, count, index});
   }
   /// The next piece.
   void step() {
     for (int n = 0; n < count_; ++n) {
       Piece& piece = pieces_[n];
       if (piece.begin >= piece.end) continue;
-      piece.rows->prefetch(piece.head, piece.begin, piece.end);
+      if (piece.index)
+        for (std::int64_t at = piece.begin; at < piece.end; ++at)
+          piece.rows->prefetch(piece.head, piece.index[at], piece.index[at] + 1);
+      else
+        piece.rows->prefetch(piece.head, piece.begin, piece.end);
       piece.begin = piece.end;
       return;
     }
@@ -86,7 +89,15 @@ class Prefetcher {
   struct Piece {
     const Rows* rows;
     std::int64_t head, begin, end;
+    const std::int32_t* index;
   };
+  void add(const Piece& piece) {
+    int n = 0;
+    while (n < count_ && pieces_[n].begin < pieces_[n].end) ++n;  // the first that is done, or a new one
+    if (n == most) return;
+    pieces_[n] = piece;
+    count_ = std::max(count_, n + 1);
+  }
   Piece pieces_[most];
   int count_ = 0;
 };

@@ -128,8 +128,13 @@ std::int64_t LandmarkLists::list_of(const AttentionSequence& sequence, std::int6
   return (sequence.b * heads_ + (heads_ == 1 ? 0 : head)) * lists_ + t;
 }
 
+LandmarkList LandmarkLists::kept(std::int64_t list) const {
+  if (!shared_) return {};
+  return {index_.get() + list * k_, slot_.get() + list * k_, weight_.get() + list * k_, count_[list]};
+}
+
 LandmarkList LandmarkLists::get(const AttentionSequence& sequence, std::int64_t list, ListScratch& scratch) const {
-  if (shared_) return {index_.get() + list * k_, slot_.get() + list * k_, weight_.get() + list * k_, count_[list]};
+  if (shared_) return kept(list);
   if (scratch.prepared != list) {
     scratch.count =
         prepare(sequence, list, scratch.index.get(), scratch.slot.get(), scratch.weight.get(), scratch.keys);

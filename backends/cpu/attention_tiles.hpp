@@ -125,6 +125,8 @@ class LandmarkLists {
   std::int64_t slots() const { return k_; }
   /// Which list row (head, query) reads, an index into [B,Hl,T].
   std::int64_t list_of(const AttentionSequence& sequence, std::int64_t head, std::int64_t query) const;
+  /// A list that is prepared already; empty for one that is not.
+  LandmarkList kept(std::int64_t list) const;
   LandmarkList get(const AttentionSequence& sequence, std::int64_t list, ListScratch& scratch) const;
 
  private:
