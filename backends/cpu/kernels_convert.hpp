@@ -99,6 +99,11 @@ void narrow_f16(const float* x, std::uint16_t* y, std::int64_t n) {
 }
 
 void scaled(const float* x, double scale, float* y, std::int64_t n) {
+  const auto exact = static_cast<float>(scale);
+  if (static_cast<double>(exact) == scale) {  // the same bits: the product of two floats is exact in double
+    map<F, F>(x, y, n, [exact](F v) { return v * exact; });
+    return;
+  }
   map<F, F>(x, y, n, [scale](F v) { return __builtin_convertvector(__builtin_convertvector((F)v, D) * scale, F); });
 }
 
