@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "markup.hpp"
+
 namespace dsalt::tools {
 namespace {
 
@@ -33,20 +35,6 @@ std::string percent(double share) {
   return text;
 }
 
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&': result += "&amp;"; break;
-      case '<': result += "&lt;"; break;
-      case '>': result += "&gt;"; break;
-      case '"': result += "&quot;"; break;
-      default: result += c;
-    }
-  }
-  return result;
-}
-
 /// One visible character for a byte, escaped.
 std::string glyph(char c) {
   const auto byte = static_cast<unsigned char>(c);
@@ -59,7 +47,7 @@ std::string glyph(char c) {
 /// 57 'e', or 3 0x0a for a byte that does not print.
 std::string token_name(const AttentionMap& map, std::int64_t i) {
   const auto byte = static_cast<unsigned char>(map.text[static_cast<std::size_t>(i)]);
-  char text[24];
+  char text[32];
   if (byte >= 0x20 && byte < 0x7f)
     std::snprintf(text, sizeof text, "%lld '%c'", static_cast<long long>(i), byte);
   else

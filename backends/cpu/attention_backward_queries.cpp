@@ -311,9 +311,7 @@ struct QueryPass {
     const Span& span = block.span;
     const int begin = block.run ? block.run->row_begin : span.lane_begin,
               end = block.run ? block.run->row_end : std::min(span.lane_end, own.rows.count);
-    if (block.run)
-      own.dq.start_block(block.entry / tile, begin, end);
-    else if (span.lane_begin == own.mask.begin()->lane_begin)  // once for the tile
+    if (!block.run && span.lane_begin == own.mask.begin()->lane_begin)  // once for the tile
       own.dq.start_block(block.start / tile, 0, own.rows.count);
     own.products.sum_keys(own.dp.get(), own.k, span.key_begin, span.key_end, begin, end, own.dq);
     if (block.run) own.dq.fold(begin, end);

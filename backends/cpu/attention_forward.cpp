@@ -2,9 +2,9 @@
 //
 // Online softmax over tiles: 64 query rows (of one key/value head, so that the heads of a group share its keys) against
 // the landmark blocks of their lists, then against the 64-key tiles that some row admits by position, each cut to the
-// keys that 16 rows admit. Everything is accumulated in float32, sums of 256 keys with
-// compensation; nothing larger than a tile is stored. Each row's arithmetic depends only on its own keys, in an order
-// fixed by their indices: run, threads, batch and prefill are bitwise.
+// keys that 16 rows admit. Everything is accumulated in float32, sums of 256 keys with compensation; nothing larger
+// than a tile is stored. Each row's arithmetic depends only on its own keys, in an order fixed by their indices: run,
+// threads, batch and prefill are bitwise.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -128,7 +128,7 @@ struct TilePass {
   void keys_by_position() {
     const RowTile& rows = own.rows;
     TileMask& mask = own.mask;
-    own.k.look_ahead(k.row_bytes() / std::max<std::int64_t>(1, k.channels()) * k.token_stride() * tile);
+    own.k.look_ahead(tile * k.token_bytes());
     for (std::int64_t begin = next_tile(0), next; begin >= 0; begin = next) {
       next = next_tile(begin + tile);
       const int length = static_cast<int>(std::min<std::int64_t>(tile, sequence.nk - begin));

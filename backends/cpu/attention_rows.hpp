@@ -26,7 +26,8 @@ class Rows {
     return view_.at<T>(offset(head, token));
   }
   std::int64_t row_bytes() const { return channels() * static_cast<std::int64_t>(size_of(view_.dtype)); }
-  std::int64_t token_stride() const { return view_.strides[1]; }
+  std::int64_t token_stride() const { return view_.strides[1]; }  // in elements
+  std::int64_t token_bytes() const { return token_stride() * static_cast<std::int64_t>(size_of(view_.dtype)); }
   /// Whether every row is contiguous float32 of whole lane groups.
   bool in_place() const { return view_.dtype == DType::f32 && view_.strides[2] == 1 && channels() % lane_group == 0; }
   /// Asks for rows [begin, end) before they are needed: tiles are met in an order that the processor does not foresee.
@@ -54,8 +55,8 @@ class Rows {
   TensorView view_;
 };
 
-/// Asks for the rows that a thread will need after its present row tile, a few at a time between its key tiles: the
-/// caches take no more requests at once, and the processor does not foresee the order of tiles.
+/// Asks for the rows that a thread will need after its present row tile, piece by piece between its own steps: the
+/// caches take few requests at once, and the processor does not foresee the order of tiles.
 class Prefetcher {
  public:
   void clear() { count_ = 0; }

@@ -48,7 +48,7 @@ std::int64_t RowTile::last_key(std::int64_t before) const {
   return nearest;
 }
 
-bool TileMask::cut(const RowTile& rows, std::int64_t start, int length) {
+void TileMask::cut(const RowTile& rows, std::int64_t start, int length) {
   span_count = 0;
   if (rows.count == tile && rows.common.begin <= start && rows.common.end >= start + length) {
     key_begin = 0;
@@ -56,7 +56,7 @@ bool TileMask::cut(const RowTile& rows, std::int64_t start, int length) {
     std::fill(first, first + tile, 0);
     std::fill(last, last + tile, length - 1);
     spans[span_count++] = {0, length, 0, tile, false};
-    return true;
+    return;
   }
   key_begin = tile;
   key_end = 0;
@@ -91,7 +91,6 @@ bool TileMask::cut(const RowTile& rows, std::int64_t start, int length) {
       spans[span_count++] = {begin, end, group, group + lane_group, partial};
     }
   }
-  return span_count > 0;
 }
 
 LandmarkLists::LandmarkLists(const AttentionProblem& problem, const AttentionInputs& inputs, int threads)

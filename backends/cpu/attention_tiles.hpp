@@ -52,8 +52,8 @@ struct TileMask {
   int span_count;
   Span spans[tile / lane_group];
 
-  /// False when no row has a key here.
-  bool cut(const RowTile& rows, std::int64_t start, int length);
+  /// For keys of which some row admits one.
+  void cut(const RowTile& rows, std::int64_t start, int length);
   const Span* begin() const { return spans; }
   const Span* end() const { return spans + span_count; }
 };

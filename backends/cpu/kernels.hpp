@@ -135,7 +135,7 @@ struct Kernels {
   void (*narrow_bf16)(const float* x, std::uint16_t* y, std::int64_t n);
   void (*narrow_f16)(const float* x, std::uint16_t* y, std::int64_t n);
   void (*scaled)(const float* x, double scale, float* y, std::int64_t n);
-  /// y = (hi + lo) / divisor.
+  /// y = (hi + lo) / divisor, -0 as 0; n is a multiple of lane_group.
   void (*finish)(const float* hi, const float* lo, float divisor, float* y, std::int64_t n);
 };
 

@@ -108,15 +108,11 @@ void scaled(const float* x, double scale, float* y, std::int64_t n) {
 }
 
 void finish(const float* hi, const float* lo, float divisor, float* y, std::int64_t n) {
-  std::int64_t k = 0;
-  if (divisor == 1) {  // the same bits without the division
-    for (; k + lanes <= n; k += lanes) store(y + k, (load(hi + k) + load(lo + k)) + 0.0f);
-    for (; k < n; ++k) y[k] = (hi[k] + lo[k]) + 0.0f;
-    return;
-  }
   const F by = broadcast(divisor);
-  for (; k + lanes <= n; k += lanes) store(y + k, ((load(hi + k) + load(lo + k)) + 0.0f) / by);
-  for (; k < n; ++k) y[k] = ((hi[k] + lo[k]) + 0.0f) / divisor;  // the same operations: an added 0 makes -0 into 0
+  if (divisor == 1)  // the same bits without the division
+    for (std::int64_t k = 0; k < n; k += lanes) store(y + k, (load(hi + k) + load(lo + k)) + 0.0f);
+  else
+    for (std::int64_t k = 0; k < n; k += lanes) store(y + k, ((load(hi + k) + load(lo + k)) + 0.0f) / by);
 }
 
 }  // namespace

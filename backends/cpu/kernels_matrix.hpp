@@ -272,7 +272,8 @@ inline void row_sums_of_columns(const void* const* rows, int count, std::int64_t
         const int present = count - g * lanes < 16 ? count - g * lanes : 16;
         if (ahead)
           for (int r = 0; r < present; ++r)
-            __builtin_prefetch(static_cast<const char*>(rows[g * lanes + r]) + first * 4 + ahead);
+            __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::intptr_t>(rows[g * lanes + r]) +
+                                                             first * 4 + ahead));
         __m512i x[16];
         load_columns(rows + g * lanes, count - g * lanes, first, columns, x);
 #pragma GCC unroll 16

@@ -23,7 +23,6 @@ using D = double __attribute__((vector_size(8 * DSALT_LANES)));
 typedef float FMemory __attribute__((vector_size(4 * DSALT_LANES), aligned(4), may_alias));
 typedef std::int32_t IMemory __attribute__((vector_size(4 * DSALT_LANES), aligned(4), may_alias));
 typedef std::uint16_t HMemory __attribute__((vector_size(2 * DSALT_LANES), aligned(2), may_alias));
-typedef double DMemory __attribute__((vector_size(8 * DSALT_LANES), aligned(8), may_alias));
 
 inline F load(const float* p) { return (F) * reinterpret_cast<const FMemory*>(p); }
 inline I load(const std::int32_t* p) { return (I) * reinterpret_cast<const IMemory*>(p); }

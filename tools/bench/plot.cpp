@@ -36,21 +36,6 @@ std::string tick_text(double value) {
 
 }  // namespace
 
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&': result += "&amp;"; break;
-      case '<': result += "&lt;"; break;
-      case '>': result += "&gt;"; break;
-      case '"': result += "&quot;"; break;
-      default:
-        if (static_cast<unsigned char>(c) >= 0x20) result += c;
-    }
-  }
-  return result;
-}
-
 Axis decades_axis(std::string title, double smallest, double largest) {
   Axis axis{std::move(title),
             std::pow(10, std::floor(std::log10(smallest * 0.95))),

@@ -5,10 +5,11 @@
 #include <string_view>
 #include <vector>
 
+#include "markup.hpp"
+
 namespace dsalt::benchmark {
 
-/// Escapes markup; bytes beyond ASCII are left as they are, control characters are dropped.
-std::string escaped(std::string_view text);
+using tools::escaped;
 
 struct Axis {
   std::string title;
