@@ -7,11 +7,10 @@
 // threads, batch and prefill are bitwise.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include <omp.h>
 
-#include "attention_products.hpp"
+#include "attention_forward.hpp"
 #include "cpu_backend.hpp"
 
 namespace dsalt::internal {
@@ -20,60 +19,8 @@ namespace {
 /// Keys whose rows stay in a core's cache from one row tile to the next, roughly.
 constexpr std::int64_t cached_keys = 1024;
 
-constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
-
-/// One thread's memory.
-struct Scratch {
-  Scratch(const Kernels& kernels, bool pairs, const AttentionSizes& sizes, const AttentionProblem& problem,
-          std::int64_t slots)
-      : q(kernels, pairs, sizes.d),
-        k(kernels, pairs, sizes.d),
-        v(kernels, pairs, sizes.dv),
-        packed_q(kernels, pairs, sizes.d),
-        products(kernels, pairs),
-        rounds(pairs && !drops(problem)),
-        out(kernels, v.width()),
-        work(v.width()),
-        scores(tile * tile),
-        keep(drops(problem) ? tile * tile : 0),
-        list(slots) {}
-  Operand q, k, v;
-  Packed packed_q;
-  Products products;
-  bool rounds;  // weights are rounded to bfloat16: a row is divided by their sum, and lse has the unrounded one
-  RowSums out;
-  Array<float> work, scores, keep;
-  ListScratch list;
-  RowTile rows;
-  TileMask mask;
-  LandmarkRun run;
-  Prefetcher ahead;
-  alignas(64) float m[tile], sum[tile], sum_lo[tile], rounded[tile], rounded_lo[tile], alpha[tile];
-};
-
-/// The pass of one tile of rows over its keys.
-struct TilePass {
-  const Kernels& kernels;
-  const AttentionProblem& problem;
-  const AttentionSequence& sequence;
-  const LandmarkLists& lists;
-  DropoutTile dropout;
-  Rows q, k, v;
-  std::int64_t kv_head;
-  Scratch& own;
-
-  void start(std::int64_t first_head, std::int64_t begin, int count) {
-    RowTile& rows = own.rows;
-    own.ahead.clear();
-    rows.fill({problem, sequence}, first_head, begin, count);
-    dropout.start(rows);
-    for (int r = 0; r < count; ++r) own.q.read(q, rows.head[r], r, r + 1, [&](int) { return rows.query[r]; });
-    own.packed_q.pack(own.q, count, score_scale(problem, q.channels()));
-    std::fill(own.m, own.m + tile, minus_infinity);
-    for (float* sums : {own.sum, own.sum_lo, own.rounded, own.rounded_lo}) std::fill(sums, sums + tile, 0.0f);
-    own.out.clear(count);
-  }
-
+/// The pass with rows in the lanes.
+struct TilePass : ForwardPass {
   /// Rows n of k and v are key key_of(n), n in [begin, end).
   template <class KeyOf>
   void read_keys(int begin, int end, KeyOf&& key_of) {
@@ -87,13 +34,14 @@ struct TilePass {
     const int count = key_end - key_begin, lane_begin = lanes_begin(row_begin), lane_end = lanes_end(row_end);
     float* s = own.scores.get() + key_begin * tile;
     own.ahead.step();
+    SoftmaxRows& of = own.softmax;
     const bool rescales = own.rounds
-                              ? kernels.softmax_pairs(s, count, own.m, own.sum, own.sum_lo, own.rounded, own.rounded_lo,
-                                                      own.alpha, lane_begin, lane_end, own.products.key_pairs())
-                              : kernels.softmax(s, count, own.m, own.sum, own.sum_lo, own.alpha, lane_begin, lane_end);
+                              ? kernels.softmax_pairs(s, count, of.m, of.sum, of.sum_lo, of.rounded, of.rounded_lo,
+                                                      of.alpha, lane_begin, lane_end, own.products.key_pairs())
+                              : kernels.softmax(s, count, of.m, of.sum, of.sum_lo, of.alpha, lane_begin, lane_end);
     if (rescales)
       for (int r = row_begin; r < row_end; ++r)
-        if (own.alpha[r] != 1) own.out.rescale(r, own.alpha[r]);
+        if (of.alpha[r] != 1) own.out.rescale(r, of.alpha[r]);
     if (dropout.active()) kernels.multiply(s, own.keep.get() + key_begin * tile, count, lane_begin, lane_end);
     own.ahead.step();
     const auto add = own.rounds ? &Products::sum_paired_keys : &Products::sum_keys;
@@ -103,7 +51,6 @@ struct TilePass {
 
   void landmarks() {
     const RowTile& rows = own.rows;
-    own.k.look_ahead(0);
     LandmarkRun& run = own.run;
     for (int row = 0; row < rows.count; row = run.row_end) {
       run.fill(rows, row, lists, sequence, problem.bidirectional);
@@ -128,7 +75,6 @@ struct TilePass {
   void keys_by_position() {
     const RowTile& rows = own.rows;
     TileMask& mask = own.mask;
-    own.k.look_ahead(tile * k.token_bytes());
     for (std::int64_t begin = next_tile(0), next; begin >= 0; begin = next) {
       next = next_tile(begin + tile);
       const int length = static_cast<int>(std::min<std::int64_t>(tile, sequence.nk - begin));
@@ -154,8 +100,7 @@ struct TilePass {
     const std::int64_t key = own.rows.next_key(from);
     if (key < 0) return -1;
     const std::int64_t begin = key / tile * tile, end = std::min(sequence.nk, begin + tile);
-    // Few rows: the product of scores asks for keys, and values are met in the order of memory.
-    if (own.rows.count > Products::few_rows && (own.rows.reach > cached_keys || own.rows.count < lane_group)) {
+    if (own.rows.reach > cached_keys || own.rows.count < lane_group) {
       own.ahead.add(k, kv_head, begin, end, sequence.nk);
       own.ahead.add(v, kv_head, begin, end, sequence.nk);
     }
@@ -190,25 +135,36 @@ struct TilePass {
         for (int n = 0; n < count; ++n) own.scores[(first + n) * tile + r] += bias[n];
       });
   }
-
-  void finish(const Rows& out, const TensorView& lse) {
-    own.out.fold(0, own.rows.count);
-    for (int r = 0; r < own.rows.count; ++r) {
-      const std::int64_t head = own.rows.head[r], query = own.rows.query[r];
-      const double sum = static_cast<double>(own.sum[r]) + static_cast<double>(own.sum_lo[r]);
-      const bool empty = own.m[r] == minus_infinity && sum == 0;
-      // An empty row keeps its zeros; every other one has sum > 0 (or NaN).
-      const double weights =
-          own.rounds ? static_cast<double>(own.rounded[r]) + static_cast<double>(own.rounded_lo[r]) : sum;
-      out.write(head, query, own.out.finish(r, empty ? 1.0f : static_cast<float>(weights)), own.work.get());
-      if (lse.present())
-        *lse.at<float>(head * lse.strides[0] + query * lse.strides[1]) =
-            empty ? minus_infinity : static_cast<float>(static_cast<double>(own.m[r]) + std::log(sum));
-    }
-  }
 };
 
 }  // namespace
+
+void ForwardPass::start(std::int64_t first_head, std::int64_t begin, int count) {
+  RowTile& rows = own.rows;
+  own.ahead.clear();
+  rows.fill({problem, sequence}, first_head, begin, count);
+  dropout.start(rows);
+  for (int r = 0; r < count; ++r) own.q.read(q, rows.head[r], r, r + 1, [&](int) { return rows.query[r]; });
+  own.packed_q.pack(own.q, count, score_scale(problem, q.channels()));
+  own.softmax.clear();
+  own.out.clear(count);
+}
+
+void ForwardPass::finish(const Rows& out, const TensorView& lse) {
+  own.out.fold(0, own.rows.count);
+  for (int r = 0; r < own.rows.count; ++r) {
+    const std::int64_t head = own.rows.head[r], query = own.rows.query[r];
+    const double sum = static_cast<double>(own.softmax.sum[r]) + static_cast<double>(own.softmax.sum_lo[r]);
+    const bool empty = own.softmax.m[r] == minus_infinity && sum == 0;
+    // An empty row keeps its zeros; every other one has sum > 0 (or NaN).
+    const double weights =
+        own.rounds ? static_cast<double>(own.softmax.rounded[r]) + static_cast<double>(own.softmax.rounded_lo[r]) : sum;
+    out.write(head, query, own.out.finish(r, empty ? 1.0f : static_cast<float>(weights)), own.work.get());
+    if (lse.present())
+      *lse.at<float>(head * lse.strides[0] + query * lse.strides[1]) =
+          empty ? minus_infinity : static_cast<float>(static_cast<double>(own.softmax.m[r]) + std::log(sum));
+  }
+}
 
 void CpuBackend::attention_forward(const AttentionProblem& problem, const AttentionInputs& inputs,
                                    const AttentionOutputs& outputs) {
@@ -228,9 +184,9 @@ void CpuBackend::attention_forward(const AttentionProblem& problem, const Attent
   const int team = static_cast<int>(std::min<std::int64_t>(threads(), tasks));
   const LandmarkLists lists(problem, inputs, team);
   const bool pairs = runs_as_pairs(kernels_, inputs, score_scale(problem, sizes.d));
-  std::vector<std::unique_ptr<Scratch>> scratch;  // here, because an exception may not leave a parallel region
+  std::vector<std::unique_ptr<ForwardScratch>> scratch;  // here, because an exception may not leave a parallel region
   for (int n = 0; n < team; ++n)
-    scratch.push_back(std::make_unique<Scratch>(kernels_, pairs, sizes, problem, lists.slots()));
+    scratch.push_back(std::make_unique<ForwardScratch>(kernels_, pairs, sizes, problem, lists.slots()));
 
   // Neighbouring tiles share keys: a thread takes several in a row, as long as all threads stay busy to the end.
   const auto in_a_row = static_cast<int>(std::clamp<std::int64_t>(tasks / (16 * team), 1, 8));
@@ -243,20 +199,18 @@ void CpuBackend::attention_forward(const AttentionProblem& problem, const Attent
     const std::int64_t local = task - first[static_cast<std::size_t>(b)];
     const std::int64_t kv_head = local / tiles, begin = local % tiles * tile;
 
-    TilePass pass{kernels_,
-                  problem,
-                  sequence,
-                  lists,
-                  DropoutTile(kernels_, problem, b * sizes.hq),
-                  Rows(kernels_, sequence.q),
-                  Rows(kernels_, sequence.k),
-                  Rows(kernels_, sequence.v),
-                  kv_head,
-                  *scratch[static_cast<std::size_t>(omp_get_thread_num())]};
-    pass.start(kv_head * group, begin, static_cast<int>(std::min<std::int64_t>(tile, rows - begin)));
-    pass.foresee(kv_head * group, begin - tile);
-    if (lists.present()) pass.landmarks();
-    pass.keys_by_position();
+    TilePass pass{{kernels_, problem, sequence, lists, DropoutTile(kernels_, problem, b * sizes.hq),
+                   Rows(kernels_, sequence.q), Rows(kernels_, sequence.k), Rows(kernels_, sequence.v), kv_head,
+                   *scratch[static_cast<std::size_t>(omp_get_thread_num())]}};
+    const int count = static_cast<int>(std::min<std::int64_t>(tile, rows - begin));
+    pass.start(kv_head * group, begin, count);
+    if (count <= few_rows && !drops(problem)) {
+      attend_few_rows(pass);
+    } else {
+      pass.foresee(kv_head * group, begin - tile);
+      if (lists.present()) pass.landmarks();
+      pass.keys_by_position();
+    }
     pass.finish(Rows(kernels_, sequence.query_rows(outputs.out, sizes.packed)),
                 sequence.query_rows(outputs.lse, sizes.packed));
   }

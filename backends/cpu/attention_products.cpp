@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace dsalt::internal {
 
@@ -22,7 +23,10 @@ Operand::Operand(const Kernels& kernels, bool pairs, std::int64_t channels)
 void Operand::prepare_sums(int begin, int end) {
   if (!pairs_) return;
   exceptional_ = kernels_.interleave(narrow_ + begin, end - begin, channels_, paired_.get() + begin / 2 * width_);
-  if (!exceptional_) return;
+  if (exceptional_) read_exceptional(begin, end);
+}
+
+void Operand::read_exceptional(int begin, int end) {
   for (int n = begin; n < end; ++n) {
     float* row = buffer_.get() + n * width_;
     kernels_.exceptional_row(narrow_[n], channels_, row);
@@ -71,15 +75,10 @@ void Products::scores(const Packed& packed, const Operand& keys, int key_begin, 
   const int lane_begin = lanes_begin(row_begin), lane_end = lanes_end(row_end);
   const auto factor = static_cast<float>(packed.factor_);
   if (row_end - row_begin <= few_rows) {
-    const void* pointers[tile];
-    for (int n = 0; n < count; ++n)
-      pointers[n] = pairs_ ? static_cast<const void*>(keys.narrow_[key_begin + n]) : keys.rows_[key_begin + n];
+    alignas(64) float rows[few_rows * tile];
+    row_scores(packed, keys, key_begin, key_end, row_begin, row_end, 0, rows);
     for (int r = row_begin; r < row_end; ++r)
-      if (pairs_)
-        kernels_.row_scores_pairs(packed.rows_[r], pointers, count, packed.channels_, factor, keys.ahead_, out + r);
-      else
-        kernels_.row_scores(static_cast<const float*>(packed.rows_[r]), pointers, count, packed.channels_, keys.ahead_,
-                            out + r);
+      for (int n = 0; n < count; ++n) out[n * tile + r] = rows[(r - row_begin) * tile + n];
   } else if (pairs_) {
     kernels_.scores_pairs(packed.data_.get(), keys.narrow_ + key_begin, count, packed.channels_, factor, lane_begin,
                           lane_end, out);
@@ -87,6 +86,40 @@ void Products::scores(const Packed& packed, const Operand& keys, int key_begin, 
     kernels_.scores(reinterpret_cast<const float*>(packed.data_.get()), keys.rows_ + key_begin, count, packed.channels_,
                     lane_begin, lane_end, out);
   }
+}
+
+void Products::row_scores(const Packed& packed, const Operand& keys, int key_begin, int key_end, int row_begin,
+                          int row_end, std::int64_t ahead, float* s) const {
+  const int count = row_end - row_begin, key_count = key_end - key_begin;
+  if (pairs_)
+    kernels_.row_scores_pairs(packed.rows_ + row_begin, count, keys.narrow_ + key_begin, key_count, packed.channels_,
+                              static_cast<float>(packed.factor_), ahead, s);
+  else
+    kernels_.row_scores(packed.rows_ + row_begin, count, keys.rows_ + key_begin, key_count, packed.channels_, ahead, s);
+}
+
+bool Products::row_softmax(float* s, int r, int count, SoftmaxRows& state) {
+  float* row = s + r * tile;
+  return pairs_
+             ? kernels_.row_softmax_pairs(row, count, state.m + r, state.sum + r, state.sum_lo + r, state.rounded + r,
+                                          state.rounded_lo + r, state.alpha + r, weights_.get() + r * tile / 2)
+             : kernels_.row_softmax(row, count, state.m + r, state.sum + r, state.sum_lo + r, state.alpha + r);
+}
+
+void Products::row_sums(const float* w, Operand& values, int key_begin, int key_end, int row_begin, int row_end,
+                        std::int64_t ahead, RowSums& out) {
+  const int keys = key_end - key_begin, rows = row_end - row_begin;
+  if (!pairs_) {
+    kernels_.row_accumulate(w + row_begin * tile, tile, values.rows_ + key_begin, keys, values.width_, ahead,
+                            out.running() + row_begin, rows);
+    return;
+  }
+  if (!kernels_.row_accumulate_pairs(weights_.get() + row_begin * tile / 2, tile / 2, values.narrow_ + key_begin, keys,
+                                     values.channels_, ahead, out.running() + row_begin, rows))
+    return;
+  values.read_exceptional(key_begin, key_end);
+  kernels_.accumulate_compensated(w + row_begin * tile, 1, tile, values.rows_ + key_begin, keys, values.width_,
+                                  out.compensated() + row_begin, out.lo_offset(), rows);
 }
 
 void Products::scores(const Packed& packed, const Operand& keys, const TileMask& mask, float* s) {
@@ -133,6 +166,11 @@ void Products::sum_rows(const float* w, const Operand& values, int key_begin, in
                                         values.paired_.get() + row_begin / 2 * values.width_, (rows + 1) / 2,
                                         values.width_, out + key_begin, lo_offset, keys);
   if (values.exceptional_) in_float32();
+}
+
+void SoftmaxRows::clear() {
+  std::fill(m, m + tile, -std::numeric_limits<float>::infinity());
+  for (float* sums : {sum, sum_lo, rounded, rounded_lo}) std::fill(sums, sums + tile, 0.0f);
 }
 
 RowSums::RowSums(const Kernels& kernels, std::int64_t width)

@@ -26,24 +26,25 @@ class Operand {
   /// Rows [begin, end) become tokens token_of(begin), ...
   template <class TokenOf>
   void read(const Rows& view, std::int64_t head, int begin, int end, TokenOf&& token_of) {
-    if (pairs_ && view.pairs_in_place()) {
+    if (pairs_ && in_place(view)) {
       const std::uint16_t* first = view.at<std::uint16_t>(head, 0);
       const std::int64_t stride = view.token_stride();
       for (int n = begin; n < end; ++n) narrow_[n] = first + token_of(n) * stride;
     } else if (pairs_)
       for (int n = begin; n < end; ++n) narrow_[n] = view.read_bits(head, token_of(n), bits_.get() + n * width_);
-    else if (view.in_place()) {
+    else if (in_place(view)) {
       const float* first = view.at<float>(head, 0);
       const std::int64_t stride = view.token_stride();
       for (int n = begin; n < end; ++n) rows_[n] = first + token_of(n) * stride;
     } else
       for (int n = begin; n < end; ++n) rows_[n] = view.read_padded(head, token_of(n), buffer_.get() + n * width_);
   }
-  /// Scores of few rows ask for what lies so many bytes behind each row (the same row of the next tile; 0: for
-  /// nothing).
-  void look_ahead(std::int64_t bytes) { ahead_ = bytes; }
+  /// Whether rows of the view are read where they lie.
+  bool in_place(const Rows& view) const { return pairs_ ? view.pairs_in_place() : view.in_place(); }
   /// Makes rows [begin, end) ready to be summed (begin even): needed before they are `values` of a product below.
   void prepare_sums(int begin, int end);
+  /// Pairs: the exceptional elements of rows [begin, end) in float32, 0 elsewhere.
+  void read_exceptional(int begin, int end);
 
   std::int64_t channels() const { return channels_; }
   std::int64_t width() const { return width_; }  // padded
@@ -60,7 +61,6 @@ class Operand {
   Array<std::uint16_t> bits_;  // pairs: rows that are not in place
   Array<std::uint32_t> paired_;
   bool exceptional_ = false;
-  std::int64_t ahead_ = 0;
   const float* rows_[tile] = {};
   const std::uint16_t* narrow_[tile] = {};
 };
@@ -112,11 +112,18 @@ class RowSums {
   float *running_[tile], *compensated_[tile];
 };
 
+/// The running softmax of a tile's rows, see Kernels::softmax and Kernels::softmax_pairs.
+struct SoftmaxRows {
+  void clear();
+  alignas(64) float m[tile], sum[tile], sum_lo[tile], rounded[tile], rounded_lo[tile], alpha[tile];
+};
+
 /// One thread's products. A weight tile is [key][lane]; regions of it start at multiples of 4 keys. Where `rows` are
 /// named, whole lane groups around them may be computed.
 class Products {
  public:
-  /// A tile with so few rows is computed row by row, keys in the lanes; with more, a lane group of rows is faster.
+  /// So few rows of a tile have their scores computed with keys in the lanes; with more, a lane group of rows is
+  /// faster.
   static constexpr int few_rows = 3;
 
   Products(const Kernels& kernels, bool pairs);
@@ -133,6 +140,18 @@ class Products {
   void sum_paired_keys(const float* w, const Operand& values, int key_begin, int key_end, int row_begin, int row_end,
                        RowSums& out);
   std::uint32_t* key_pairs() { return weights_.get(); }
+
+  // The same three steps of few rows with the keys in the lanes; key key_begin is in lane 0, row stride is `tile`. Keys
+  // and values `ahead` bytes behind those are asked for (0: none).
+  /// s[row - row_begin][key - key_begin] = scale <keys[key], packed[row]>, and any numbers up to whole lane groups.
+  void row_scores(const Packed& packed, const Operand& keys, int key_begin, int key_end, int row_begin, int row_end,
+                  std::int64_t ahead, float* s) const;
+  /// Row r of s by Kernels::row_softmax or row_softmax_pairs.
+  bool row_softmax(float* s, int r, int count, SoftmaxRows& state);
+  /// out[row] += sum over keys of w[row][key - key_begin] values[key]; values need no prepare_sums.
+  void row_sums(const float* w, Operand& values, int key_begin, int key_end, int row_begin, int row_end,
+                std::int64_t ahead, RowSums& out);
+
   /// The same towards keys, compensated: (hi, lo)[key] += sum over rows of w[key][row] values[row]; lo = hi +
   /// lo_offset. row_begin is a multiple of lane_group, and lanes of the last group beyond row_end have weight 0.
   void sum_rows(const float* w, const Operand& values, int key_begin, int key_end, int row_begin, int row_end,

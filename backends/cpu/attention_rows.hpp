@@ -28,6 +28,7 @@ class Rows {
   std::int64_t row_bytes() const { return channels() * static_cast<std::int64_t>(size_of(view_.dtype)); }
   std::int64_t token_stride() const { return view_.strides[1]; }  // in elements
   std::int64_t token_bytes() const { return token_stride() * static_cast<std::int64_t>(size_of(view_.dtype)); }
+  std::int64_t head_bytes() const { return view_.strides[0] * static_cast<std::int64_t>(size_of(view_.dtype)); }
   /// Whether every row is contiguous float32 of whole lane groups.
   bool in_place() const { return view_.dtype == DType::f32 && view_.strides[2] == 1 && channels() % lane_group == 0; }
   /// Asks for rows [begin, end) before they are needed: tiles are met in an order that the processor does not foresee.
@@ -70,23 +71,24 @@ class Prefetcher {
   void add(const Rows& rows, std::int64_t head, const std::int32_t* index, std::int64_t count) {
     if (count > 0) add({&rows, head, 0, count, index});
   }
-  /// The next piece.
-  void step() {
+  /// The next piece, or `most` tokens of it.
+  void step(std::int64_t most = INT64_MAX) {
     for (int n = 0; n < count_; ++n) {
       Piece& piece = pieces_[n];
       if (piece.begin >= piece.end) continue;
+      const std::int64_t end = std::min(piece.end - piece.begin, most) + piece.begin;
       if (piece.index)
-        for (std::int64_t at = piece.begin; at < piece.end; ++at)
+        for (std::int64_t at = piece.begin; at < end; ++at)
           piece.rows->prefetch(piece.head, piece.index[at], piece.index[at] + 1);
       else
-        piece.rows->prefetch(piece.head, piece.begin, piece.end);
-      piece.begin = piece.end;
+        piece.rows->prefetch(piece.head, piece.begin, end);
+      piece.begin = end;
       return;
     }
   }
 
  private:
-  static constexpr int most = 8;
+  static constexpr int most_pieces = 8;
   struct Piece {
     const Rows* rows;
     std::int64_t head, begin, end;
@@ -95,11 +97,11 @@ class Prefetcher {
   void add(const Piece& piece) {
     int n = 0;
     while (n < count_ && pieces_[n].begin < pieces_[n].end) ++n;  // the first that is done, or a new one
-    if (n == most) return;
+    if (n == most_pieces) return;
     pieces_[n] = piece;
     count_ = std::max(count_, n + 1);
   }
-  Piece pieces_[most];
+  Piece pieces_[most_pieces];
   int count_ = 0;
 };
 

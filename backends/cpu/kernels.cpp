@@ -6,6 +6,7 @@
 #include "kernels_convert.hpp"
 #include "kernels_dropout.hpp"
 #include "kernels_matrix.hpp"
+#include "kernels_rows.hpp"
 #include "kernels_softmax.hpp"
 
 namespace dsalt::internal {
@@ -23,6 +24,7 @@ const Kernels DSALT_KERNELS = {
     .scores = scores,
     .row_scores = row_scores,
     .accumulate = accumulate,
+    .row_accumulate = row_accumulate,
     .accumulate_compensated = accumulate_compensated,
     .fold = fold,
     .transpose = transpose,
@@ -32,6 +34,8 @@ const Kernels DSALT_KERNELS = {
     .accumulate_pairs = accumulate_pairs,
     .accumulate_pairs_compensated = accumulate_pairs_compensated,
     .softmax_pairs = softmax_pairs,
+    .row_softmax_pairs = row_softmax_pairs,
+    .row_accumulate_pairs = row_accumulate_pairs,
     .pair_rows = pair_rows,
     .pair_lanes = pair_lanes,
     .interleave = interleave,
@@ -42,6 +46,8 @@ const Kernels DSALT_KERNELS = {
     .accumulate_pairs = nullptr,
     .accumulate_pairs_compensated = nullptr,
     .softmax_pairs = nullptr,
+    .row_softmax_pairs = nullptr,
+    .row_accumulate_pairs = nullptr,
     .pair_rows = nullptr,
     .pair_lanes = nullptr,
     .interleave = nullptr,
@@ -50,6 +56,7 @@ const Kernels DSALT_KERNELS = {
     .mask_lanes = mask_lanes,
     .mask_landmarks = mask_landmarks,
     .softmax = softmax,
+    .row_softmax = row_softmax,
     .probabilities = probabilities,
     .score_gradients = score_gradients,
     .row_sums = row_sums,

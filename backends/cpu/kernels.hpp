@@ -41,16 +41,19 @@ struct Kernels {
   void (*scores)(const float* packed, const float* const* rows, int count, std::int64_t channels, int lane_begin,
                  int lane_end, float* out);
 
-  /// The same for one lane: out[n * tile] = sum_c q[c] rows[n][c], bit for bit; rows of float32. For calls with few
-  /// lanes.
-  /// Asks for what lies `ahead` bytes behind what it reads (0: nothing).
-  void (*row_scores)(const float* q, const void* const* rows, int count, std::int64_t channels, std::int64_t ahead,
-                     float* out);
+  /// The same with keys in the lanes, for few rows: out[r * tile + n] = sum_c q[r][c] keys[n][c] for r in [0,count), n
+  /// in [0,key_count), bit for bit; rows of float32. Past key_count up to whole lane groups, out becomes any numbers.
+  /// Row kernels ask for what lies `ahead` bytes behind the keys or values (0: for nothing), as they read those.
+  void (*row_scores)(const void* const* q, int count, const float* const* keys, int key_count, std::int64_t channels,
+                     std::int64_t ahead, float* out);
 
   /// out[r] += sum_t a[t * t_stride + r * r_stride] rows[t], term by term, for r in [0,count), `width` columns (a
   /// multiple of lane_group). A term whose weight `a` is 0 contributes nothing even if its row is not finite.
   void (*accumulate)(const float* a, std::int64_t t_stride, std::int64_t r_stride, const float* const* rows, int terms,
                      std::int64_t width, float* const* out, int count);
+  /// The same with t_stride 1, for few rows.
+  void (*row_accumulate)(const float* a, std::int64_t r_stride, const float* const* rows, int terms, std::int64_t width,
+                         std::int64_t ahead, float* const* out, int count);
   /// The same sum from zero, then added to the compensated sum hi + lo: hi = out[r], lo = hi + lo_offset.
   void (*accumulate_compensated)(const float* a, std::int64_t t_stride, std::int64_t r_stride, const float* const* rows,
                                  int terms, std::int64_t width, float* const* out, std::int64_t lo_offset, int count);
@@ -66,8 +69,8 @@ struct Kernels {
   void (*scores_pairs)(const std::uint32_t* packed, const std::uint16_t* const* rows, int count, std::int64_t pairs,
                        float factor, int lane_begin, int lane_end, float* out);
   /// As row_scores, times `factor`.
-  void (*row_scores_pairs)(const void* q, const void* const* rows, int count, std::int64_t pairs, float factor,
-                           std::int64_t ahead, float* out);
+  void (*row_scores_pairs)(const void* const* q, int count, const std::uint16_t* const* keys, int key_count,
+                           std::int64_t pairs, float factor, std::int64_t ahead, float* out);
   /// As accumulate: a and rows[pair of terms][column] hold pairs of terms, row stride `width`.
   void (*accumulate_pairs)(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
                            const std::uint32_t* rows, int terms, std::int64_t width, float* const* out, int count);
@@ -78,6 +81,14 @@ struct Kernels {
   /// rounded + rounded_lo sums those as sum + sum_lo does the unrounded ones.
   bool (*softmax_pairs)(float* s, int count, float* m, float* sum, float* sum_lo, float* rounded, float* rounded_lo,
                         float* alpha, int lane_begin, int lane_end, std::uint32_t* pairs);
+  /// As row_softmax (below), and pairs[n / 2] = (s[n], s[n + 1]) with what softmax_pairs does to them.
+  bool (*row_softmax_pairs)(float* s, int count, float* m, float* sum, float* sum_lo, float* rounded, float* rounded_lo,
+                            float* alpha, std::uint32_t* pairs);
+  /// out[r] += sum_t w[r][t] rows[t] for r in [0,count), as interleave and accumulate_pairs do it: w[r * r_stride + t /
+  /// 2] is the pair of weights t and t + 1, the one past an odd number of terms 0. Returns whether some elements are
+  /// exceptional; they are left out.
+  bool (*row_accumulate_pairs)(const std::uint32_t* w, std::int64_t r_stride, const std::uint16_t* const* rows,
+                               int terms, std::int64_t width, std::int64_t ahead, float* const* out, int count);
   /// pairs as softmax_pairs makes them.
   void (*pair_rows)(const float* s, int count, int lane_begin, int lane_end, std::uint32_t* pairs);
   /// pairs[r][lane / 2] = (s[r][lane], s[r][lane + 1]); row stride tile / 2.
@@ -100,6 +111,10 @@ struct Kernels {
   /// exp(m_old - m), or 1 when m_old = -inf, sum + sum_lo = alpha (sum + sum_lo) + sum_r s[r]. A lane whose scores are
   /// all -inf keeps m and sum bit for bit and gets alpha = 1. Returns whether some alpha is not 1.
   bool (*softmax)(float* s, int count, float* m, float* sum, float* sum_lo, float* alpha, int lane_begin, int lane_end);
+
+  /// The same for one row, keys in the lanes, bit for bit: s[0], ..., s[count - 1], where -inf is a key that is not
+  /// admitted. count is a multiple of lane_group, s[0] a key whose index is a multiple of 4.
+  bool (*row_softmax)(float* s, int count, float* m, float* sum, float* sum_lo, float* alpha);
 
   /// Backward: s becomes P = exp(s - lse[lane]) norm[lane]; lse = -inf gives 0.
   void (*probabilities)(float* s, int count, const float* lse, const float* norm, int lane_begin, int lane_end);

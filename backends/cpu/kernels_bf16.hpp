@@ -69,17 +69,6 @@ void scores_pairs(const std::uint32_t* packed, const std::uint16_t* const* rows,
   });
 }
 
-void row_scores_pairs(const void* q, const void* const* rows, int count, std::int64_t pairs, float factor,
-                      std::int64_t ahead, float* out) {
-  const auto* query = static_cast<const std::uint16_t*>(q);
-  F total[tile / lanes] = {};
-  row_sums_of_columns(rows, count, pairs, channel_block / 2, ahead, total, [query](F sum, F x, std::int64_t c) {
-    return (F)_mm512_dpbf16_ps((__m512)sum, pair_of(pair_at(query + 2 * c)), (__m512bh)x);
-  });
-  for (F& x : total) x = x * factor;
-  store_column(total, count, out);
-}
-
 template <int R, int N, Into into>
 inline void accumulate_pairs_block(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
                                    const std::uint32_t* rows, std::int64_t row_stride, int terms, float* const* out,
@@ -208,34 +197,48 @@ inline __mmask16 exceptional(__m256i x) {
                                 _mm256_cmpge_epu16_mask(magnitude, _mm256_set1_epi16(0x7f80)));
 }
 
-/// With leave_out, exceptional elements become 0; otherwise they are only looked for.
+constexpr short smallest_ordinary = (127 - 80) << 7, ordinary_magnitudes = 0x7f80 - smallest_ordinary;
+
+/// With leave_out, the exceptional elements of a row become 0; otherwise they are only looked for: `farthest` collects
+/// the largest distance of a nonzero magnitude above the smallest ordinary one, and what is below it wraps around.
 template <bool leave_out>
-inline bool interleave_rows(const std::uint16_t* const* rows, int count, std::int64_t width, std::uint32_t* pairs) {
-  constexpr short smallest_bits = (127 - 80) << 7, infinity_distance = 0x7f80 - smallest_bits;
-  const __m512i magnitude = _mm512_set1_epi16(0x7fff), smallest = _mm512_set1_epi16(smallest_bits);
+inline __m512i ordinary(__m512i row, __m512i& farthest) {
+  const __m512i magnitude = _mm512_set1_epi16(0x7fff), smallest = _mm512_set1_epi16(smallest_ordinary);
+  const __m512i distance =
+      _mm512_maskz_sub_epi16(_mm512_test_epi16_mask(row, magnitude), _mm512_and_si512(row, magnitude), smallest);
+  if constexpr (leave_out)
+    return _mm512_maskz_mov_epi16(_mm512_cmplt_epu16_mask(distance, _mm512_set1_epi16(ordinary_magnitudes)), row);
+  farthest = _mm512_max_epu16(farthest, distance);
+  return row;
+}
+
+inline bool any_exceptional(__m512i farthest) {
+  return _mm512_cmpge_epu16_mask(farthest, _mm512_set1_epi16(ordinary_magnitudes)) != 0;
+}
+
+/// Where the pairs of the first and of the last 16 columns are in two rows of 32.
+struct PairOrder {
   const __m512i first = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37,
                                          5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
   const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
+};
+
+template <bool leave_out>
+inline bool interleave_rows(const std::uint16_t* const* rows, int count, std::int64_t width, std::uint32_t* pairs) {
+  const PairOrder order;
   const std::int64_t padded_width = (width + 15) / 16 * 16;
-  // The largest distance of a nonzero magnitude above the smallest ordinary one; what is below it wraps around.
   __m512i farthest = _mm512_setzero_si512();
   for (int t = 0; t < count; t += 2, pairs += padded_width)
     for (std::int64_t c = 0; c < width; c += 32) {
       const auto used = static_cast<__mmask32>(width - c < 32 ? (std::uint64_t{1} << (width - c)) - 1 : 0xffffffffu);
       __m512i x[2] = {_mm512_maskz_loadu_epi16(used, rows[t] + c), _mm512_setzero_si512()};
       if (t + 1 < count) x[1] = _mm512_maskz_loadu_epi16(used, rows[t + 1] + c);
-      for (__m512i& row : x) {
-        const __m512i distance =
-            _mm512_maskz_sub_epi16(_mm512_test_epi16_mask(row, magnitude), _mm512_and_si512(row, magnitude), smallest);
-        if constexpr (leave_out)
-          row = _mm512_maskz_mov_epi16(_mm512_cmplt_epu16_mask(distance, _mm512_set1_epi16(infinity_distance)), row);
-        else
-          farthest = _mm512_max_epu16(farthest, distance);
-      }
-      _mm512_storeu_si512(pairs + c, _mm512_permutex2var_epi16(x[0], first, x[1]));
-      if (c + 16 < padded_width) _mm512_storeu_si512(pairs + c + 16, _mm512_permutex2var_epi16(x[0], second, x[1]));
+      for (__m512i& row : x) row = ordinary<leave_out>(row, farthest);
+      _mm512_storeu_si512(pairs + c, _mm512_permutex2var_epi16(x[0], order.first, x[1]));
+      if (c + 16 < padded_width)
+        _mm512_storeu_si512(pairs + c + 16, _mm512_permutex2var_epi16(x[0], order.second, x[1]));
     }
-  return _mm512_cmpge_epu16_mask(farthest, _mm512_set1_epi16(infinity_distance)) != 0;
+  return any_exceptional(farthest);
 }
 
 bool interleave(const std::uint16_t* const* rows, int count, std::int64_t width, std::uint32_t* pairs) {

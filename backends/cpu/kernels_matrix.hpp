@@ -84,8 +84,9 @@ void scores(const float* packed, const float* const* rows, int count, std::int64
 }
 
 /// s + err = a + b exactly (Knuth); err = 0 when b = 0.
-inline F two_sum(F a, F b, F& err) {
-  const F s = a + b, part = s - a;
+template <class T>
+inline T two_sum(T a, T b, T& err) {
+  const T s = a + b, part = s - a;
   err = (a - (s - part)) + (b - part);
   return s;
 }
@@ -105,9 +106,16 @@ inline void put(F sum, float* out, std::int64_t lo_offset) {
   }
 }
 
-template <int R, int N, Into into>
+/// Asks for what lies `ahead` bytes behind p, which need not be memory of the caller.
+inline void prefetch(const void* p, std::int64_t ahead) {
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::intptr_t>(p) + ahead));
+}
+
+/// With looks_ahead, asks for what lies `ahead` bytes behind the rows (0: for nothing).
+template <int R, int N, Into into, bool looks_ahead>
 inline void accumulate_block(const float* a, std::int64_t t_stride, std::int64_t r_stride, const float* const* rows,
-                             int terms, std::int64_t column, float* const* out, std::int64_t lo_offset) {
+                             int terms, std::int64_t column, float* const* out, std::int64_t lo_offset,
+                             [[maybe_unused]] std::int64_t ahead) {
   F sum[R][N] = {};
   if constexpr (into == Into::running) {
 #pragma GCC unroll 16
@@ -118,6 +126,10 @@ inline void accumulate_block(const float* a, std::int64_t t_stride, std::int64_t
   const float* weight = a;
   for (int t = 0; t < terms; ++t, weight += t_stride) {
     const float* row = rows[t] + column;
+    if constexpr (looks_ahead)
+      if (ahead)
+#pragma GCC unroll 16
+        for (int n = 0; n < N; n += 16 / lanes) prefetch(row + n * lanes, ahead);
     F x[N];
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) x[n] = load(row + n * lanes);
@@ -152,12 +164,14 @@ inline void accumulate_block(const float* a, std::int64_t t_stride, std::int64_t
     for (int n = 0; n < N; ++n) put<into>(sum[r][n], out[r] + column + n * lanes, lo_offset);
 }
 
-template <Into into>
+template <Into into, bool looks_ahead = false>
 inline void accumulate_rows(const float* a, std::int64_t t_stride, std::int64_t r_stride, const float* const* rows,
-                            int terms, std::int64_t width, float* const* out, std::int64_t lo_offset, int count) {
+                            int terms, std::int64_t width, float* const* out, std::int64_t lo_offset, int count,
+                            std::int64_t ahead = 0) {
   in_strips(0, width, [&]<int N>(std::int64_t column) {
     in_blocks<N>(count, [&]<int R>(int r) {
-      accumulate_block<R, N, into>(a + r * r_stride, t_stride, r_stride, rows, terms, column, out + r, lo_offset);
+      accumulate_block<R, N, into, looks_ahead>(a + r * r_stride, t_stride, r_stride, rows, terms, column, out + r,
+                                                lo_offset, r == 0 ? ahead : 0);
     });
   });
 }
@@ -216,12 +230,14 @@ inline void transpose_16x16(__m512i x[16]) {
 
 /// Columns [c, c + 16) of 16 rows of 32-bit elements, transposed: y[k] is column c + k. 0 past `count` rows and
 /// `columns`.
-inline void load_columns(const void* const* rows, int count, std::int64_t c, std::int64_t columns, __m512i y[16]) {
+template <class Row>
+inline void load_columns(const Row* const* rows, int count, std::int64_t c, std::int64_t columns, __m512i y[16]) {
   const auto mask = static_cast<__mmask16>(columns - c < 16 ? (1u << (columns - c)) - 1 : 0xffffu);
 #pragma GCC unroll 16
   for (int r = 0; r < 16; ++r)
-    y[r] = r < count ? _mm512_maskz_loadu_epi32(mask, static_cast<const std::int32_t*>(rows[r]) + c)
-                     : _mm512_setzero_si512();
+    y[r] = r < count
+               ? _mm512_maskz_loadu_epi32(mask, static_cast<const char*>(static_cast<const void*>(rows[r])) + 4 * c)
+               : _mm512_setzero_si512();
   transpose_16x16(y);
 }
 
@@ -252,59 +268,6 @@ void transpose(const void* const* rows, int count, std::int64_t channels, void* 
 }
 
 #endif
-
-/// Sums over columns [0, columns) of up to `tile` rows of 32-bit elements, each row in the order of `scores`: blocks of
-/// `block` columns from zero, block sums added up. term(sum, column's vector over the rows, column) adds one term.
-template <class Term>
-inline void row_sums_of_columns(const void* const* rows, int count, std::int64_t columns, std::int64_t block,
-                                [[maybe_unused]] std::int64_t ahead, F* total, Term&& term) {
-  constexpr int groups = tile / lanes;
-  const int used = (count + lanes - 1) / lanes;
-  for (std::int64_t c = 0; c < columns; c += block) {
-    const std::int64_t end = c + block < columns ? c + block : columns;
-    F sum[groups] = {};
-#if defined(__AVX512F__) && DSALT_LANES == 16
-    for (std::int64_t first = c; first < end; first += 16)
-#pragma GCC unroll 4
-      for (int g = 0; g < groups; ++g) {  // the groups' chains of additions run side by side
-        if (g >= used) continue;
-        // A line for each row, while the transposition keeps the processor busy.
-        const int present = count - g * lanes < 16 ? count - g * lanes : 16;
-        if (ahead)
-          for (int r = 0; r < present; ++r)
-            __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::intptr_t>(rows[g * lanes + r]) +
-                                                             first * 4 + ahead));
-        __m512i x[16];
-        load_columns(rows + g * lanes, count - g * lanes, first, columns, x);
-#pragma GCC unroll 16
-        for (int k = 0; k < 16; ++k)
-          if (first + k < end) sum[g] = term(sum[g], (F)x[k], first + k);
-      }
-#else
-    for (int g = 0; g < used; ++g)
-      for (std::int64_t k = c; k < end; ++k) {
-        F x = {};
-        for (int n = 0; n < lanes && g * lanes + n < count; ++n)
-          x[n] = static_cast<const float*>(rows[g * lanes + n])[k];
-        sum[g] = term(sum[g], x, k);
-      }
-#endif
-    for (int g = 0; g < used; ++g) total[g] = c == 0 ? sum[g] : total[g] + sum[g];
-  }
-}
-
-/// out[n * tile] = values[n].
-inline void store_column(const F* values, int count, float* out) {
-  for (int n = 0; n < count; ++n) out[n * tile] = values[n / lanes][n % lanes];
-}
-
-void row_scores(const float* q, const void* const* rows, int count, std::int64_t channels, std::int64_t ahead,
-                float* out) {
-  F total[tile / lanes] = {};
-  row_sums_of_columns(rows, count, channels, channel_block, ahead, total,
-                      [q](F sum, F x, std::int64_t c) { return multiply_add(broadcast(q[c]), x, sum); });
-  store_column(total, count, out);
-}
 
 }  // namespace
 }  // namespace dsalt::internal

@@ -77,14 +77,15 @@ BOOST_AUTO_TEST_CASE(scores) {
           }
           BOOST_REQUIRE(std::fabs(static_cast<double>(out[r * tile + lane]) - 0.5 * sum) <= 4 * 0x1p-24 * size);
         }
-      for (const int count : {1, 16, 17, 61}) {  // one lane by itself
-        std::vector<float> column(tile * tile);
-        const std::vector<const void*> keys_from_3(key_rows.begin() + 3, key_rows.end());
-        kernels->row_scores_pairs(query_rows[41], keys_from_3.data(), count, static_cast<std::int64_t>(pairs), 0.5f, 0,
-                                  column.data());
-        for (std::size_t r = 0; r < static_cast<std::size_t>(count); ++r)
-          BOOST_TEST(column[r * tile] == out[(r + 3) * tile + 41]);
-      }
+      for (const int rows : {1, 2, 3, 7})  // rows by themselves, keys in the lanes
+        for (const int count : {1, 16, 17, 61}) {
+          std::vector<float> by_row(static_cast<std::size_t>(rows) * tile);
+          kernels->row_scores_pairs(pointers.data() + 41, rows, key_rows.data() + 3, count,
+                                    static_cast<std::int64_t>(pairs), 0.5f, 0, by_row.data());
+          for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r)
+            for (std::size_t n = 0; n < static_cast<std::size_t>(count); ++n)
+              BOOST_TEST(by_row[r * tile + n] == out[(n + 3) * tile + 41 + r]);
+        }
       for (const int count : {1, 5, 13}) {  // an element's bits do not depend on what else the call covers
         std::vector<float> part(tile * tile);
         kernels->scores_pairs(packed.data(), key_rows.data() + 3, count, static_cast<std::int64_t>(pairs), 0.5f, 16, 48,
@@ -121,6 +122,17 @@ BOOST_AUTO_TEST_CASE(sums_over_pairs_of_rows) {
         kernels->accumulate_pairs_compensated(weights.data(), tile, 1, values.data(), (terms + 1) / 2, columns,
                                               out_compensated.data(), tile * columns, tile);
         BOOST_TEST((sums == compensated));
+        // Rows 9 to 13 by themselves, which pair the values as they come.
+        constexpr std::size_t first = 9, count = 5;
+        std::vector<std::uint32_t> by_row(count * tile / 2);
+        for (std::size_t r = 0; r < count; ++r)
+          for (std::size_t t = 0; t < tile / 2; ++t) by_row[r * tile / 2 + t] = weights[t * tile + first + r];
+        std::vector<float> again(count * width, 0);
+        std::vector<float*> out_again;
+        for (std::size_t r = 0; r < count; ++r) out_again.push_back(again.data() + r * width);
+        BOOST_TEST(!kernels->row_accumulate_pairs(by_row.data(), tile / 2, rows.data(), terms, columns, 0,
+                                                  out_again.data(), static_cast<int>(count)));
+        for (std::size_t n = 0; n < again.size(); ++n) BOOST_TEST(again[n] == sums[first * width + n]);
         for (std::size_t r = 0; r < tile; ++r)
           for (std::size_t c = 0; c < width; ++c) {
             double sum = 0, size = 0;
@@ -177,6 +189,13 @@ BOOST_AUTO_TEST_CASE(exceptional_elements_are_left_out_and_found_again) {
         BOOST_TEST(high(pairs[padded + c]) == 0);
         BOOST_TEST((c == 2 ? std::isnan(found[c]) : found[c] == (c < 5 ? odd[c] : 0)));
       }
+      const std::uint32_t weights[] = {0x3f803f80, 0x00003f80};  // ones
+      std::vector<float> sums(padded), right(padded);
+      float *const out[] = {sums.data()}, *const out_right[] = {right.data()};
+      const auto columns = static_cast<std::int64_t>(width);
+      BOOST_TEST(kernels->row_accumulate_pairs(weights, 2, rows.data(), 3, columns, 0, out, 1));
+      kernels->accumulate_pairs(weights, 1, 1, pairs.data(), 2, static_cast<std::int64_t>(padded), out_right, 1);
+      BOOST_TEST((sums == right));
     }
 }
 
@@ -202,6 +221,24 @@ BOOST_AUTO_TEST_CASE(softmax_sums_what_it_stores) {
         for (std::size_t r = 0; r < static_cast<std::size_t>(count); ++r)
           right += static_cast<double>(to_float(to_bfloat16(plain[r * tile + lane])));
         BOOST_TEST(std::fabs(static_cast<double>(rounded[lane]) / right - 1) < 1e-6);
+      }
+      // One row by itself, keys in the lanes.
+      constexpr std::size_t lane = 21;
+      std::vector<float> row(tile, -std::numeric_limits<float>::infinity());
+      std::vector<std::uint32_t> row_pairs(tile / 2);
+      for (std::size_t n = 0; n < static_cast<std::size_t>(count); ++n)
+        row[n] = 4 * std::sin(static_cast<float>(n * tile + lane));
+      float of[6] = {-std::numeric_limits<float>::infinity()};
+      kernels->row_softmax_pairs(row.data(), (count + 15) / 16 * 16, &of[0], &of[1], &of[2], &of[3], &of[4], &of[5],
+                                 row_pairs.data());
+      BOOST_TEST(of[0] == m[1][lane]);
+      BOOST_TEST(of[1] == sum[1][lane]);
+      BOOST_TEST(of[2] == lo[1][lane]);
+      BOOST_TEST(of[3] == rounded[lane]);
+      BOOST_TEST(of[4] == rounded_lo[lane]);
+      for (std::size_t n = 0; n < static_cast<std::size_t>(count); ++n) {
+        BOOST_TEST(row[n] == s[n * tile + lane]);
+        BOOST_TEST(row_pairs[n / 2] == pairs[n / 2 * tile + lane]);
       }
     }
 }

@@ -59,17 +59,24 @@ BOOST_AUTO_TEST_CASE(scores) {
           BOOST_REQUIRE(std::fabs(static_cast<double>(out[static_cast<std::size_t>(r * tile + lane)]) - sum) <=
                         4 * 0x1p-24 * size);
         }
-      std::vector<float> query(channels);  // lane 37 by itself
-      for (std::size_t c = 0; c < channels; ++c) query[c] = packed[c * tile + 37];
-      for (const int count : {1, 5, 16, 17, 59}) {
-        std::vector<float> column(tile * tile);
-        const std::vector<const void*> pointers(rows.begin() + 5, rows.end());
-        kernels->row_scores(query.data(), pointers.data(), count, static_cast<std::int64_t>(channels), 0,
-                            column.data());
-        for (int r = 0; r < count; ++r)
-          BOOST_TEST(
-              same(column[static_cast<std::size_t>(r * tile)], out[static_cast<std::size_t>((r + 5) * tile + 37)]));
+      // Rows by themselves, keys in the lanes: lanes 37 to 42.
+      constexpr int first_lane = 37, most_rows = 6;
+      std::vector<float> queries(channels * most_rows);
+      std::vector<const void*> query_rows;
+      for (std::size_t r = 0; r < most_rows; ++r) {
+        for (std::size_t c = 0; c < channels; ++c) queries[r * channels + c] = packed[c * tile + first_lane + r];
+        query_rows.push_back(queries.data() + r * channels);
       }
+      for (int row_count = 1; row_count <= most_rows; ++row_count)
+        for (const int count : {1, 5, 16, 17, 59}) {
+          std::vector<float> by_row(static_cast<std::size_t>(row_count) * tile);
+          kernels->row_scores(query_rows.data(), row_count, rows.data() + 5, count, static_cast<std::int64_t>(channels),
+                              0, by_row.data());
+          for (int r = 0; r < row_count; ++r)
+            for (int n = 0; n < count; ++n)
+              BOOST_TEST(same(by_row[static_cast<std::size_t>(r * tile + n)],
+                              out[static_cast<std::size_t>((n + 5) * tile + first_lane + r)]));
+        }
       for (int count = 1; count <= 13; ++count)
         for (int begin = 0; begin < tile; begin += 16)
           for (int end = begin + 16; end <= tile; end += 16) {
@@ -235,6 +242,34 @@ BOOST_AUTO_TEST_CASE(masks) {
       }
     BOOST_TEST(wrong == 0, kernels->name);
   }
+}
+
+// A row by itself, keys in the lanes, over three blocks of keys with the maximum growing.
+BOOST_AUTO_TEST_CASE(softmax_of_one_row) {
+  constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
+  constexpr int lane = 21;
+  for (const Kernels* kernels : tables())
+    for (const int count : {1, 2, 5, 16, 19, 63, 64}) {
+      alignas(64) float m[tile], sum[tile] = {}, lo[tile] = {}, alpha[tile];
+      std::fill(m, m + tile, minus_infinity);
+      float of[4] = {minus_infinity};
+      for (int block = 0; block < 3; ++block) {
+        std::vector<float> s(tile * tile), row(tile, minus_infinity);
+        for (std::size_t n = 0; n < s.size(); ++n)
+          s[n] = static_cast<float>(1 + 7 * block) * std::sin(static_cast<float>(n));
+        if (count > 2) s[2 * tile + lane] = minus_infinity;
+        for (int n = 0; n < count; ++n) row[static_cast<std::size_t>(n)] = s[static_cast<std::size_t>(n * tile + lane)];
+        kernels->softmax(s.data(), count, m, sum, lo, alpha, 0, tile);
+        const int lanes = (count + 15) / 16 * 16;
+        BOOST_TEST(kernels->row_softmax(row.data(), lanes, &of[0], &of[1], &of[2], &of[3]) == (alpha[lane] != 1));
+        BOOST_TEST(same(of[0], m[lane]));
+        BOOST_TEST(same(of[1], sum[lane]));
+        BOOST_TEST(same(of[2], lo[lane]));
+        BOOST_TEST(same(of[3], alpha[lane]));
+        for (int n = 0; n < count; ++n)
+          BOOST_TEST(same(row[static_cast<std::size_t>(n)], s[static_cast<std::size_t>(n * tile + lane)]));
+      }
+    }
 }
 
 BOOST_AUTO_TEST_CASE(softmax_leaves_unconcerned_rows_alone) {

@@ -111,14 +111,16 @@ BOOST_AUTO_TEST_CASE(executed_pairs_by_hand) {
   BOOST_TEST(executed("2,3,64,4,full") == 6 * 64 * 64);
   BOOST_TEST(executed("1,1,20x64,4,full") == 32 * 64);  // rows come in groups of 16
   BOOST_TEST(executed("1,1,64x70,4,full") == 64 * 70);
-  BOOST_TEST(executed("1,8/2,1x64,4,full") == 2 * 16 * 64);  // the heads of a group share its tiles
+  BOOST_TEST(executed("1,24/2,1x64,4,full") == 2 * 16 * 64);  // the heads of a group share its tiles
+  BOOST_TEST(executed("1,16/2,1x64,4,full") == 2 * 8 * 64);   // up to 8 rows run alone
   BOOST_TEST(executed("1,4/1,40x64,4,full") == (2 * 64 + 32) * 64);
   const std::int64_t diagonal = 16 * (16 + 32 + 48 + 64);  // each group up to its last row's key
   BOOST_TEST(executed("1,1,64,4,causal") == diagonal);
   BOOST_TEST(executed("1,1,128,4,causal") == 2 * diagonal + 64 * 64);
   BOOST_TEST(executed("1,1,64,4,0") == 4 * 16 * 16);
-  BOOST_TEST(executed("1,1,5x10,4,4") == 16 * (10 - 0));  // keys 1 to 9, from 0
-  BOOST_TEST(executed("1,1,1x10,4,4") == 10 - 4);         // keys 5 to 9, from 4; few rows run alone
+  BOOST_TEST(executed("1,1,9x14,4,4") == 16 * (14 - 0));  // keys 1 to 13, from 0
+  BOOST_TEST(executed("1,1,5x10,4,4") == 5 * (10 - 0));   // keys 1 to 9, from 0
+  BOOST_TEST(executed("1,1,1x10,4,4") == 10 - 4);         // keys 5 to 9, from 4
   BOOST_TEST(executed("1,1,3x64,4,full") == 3 * 64);
   // Window 64, second tile: group g of the left tile starts at key 16 g, and its rows end on the tile's edge.
   BOOST_TEST(executed("1,1,128,4,64") == 2 * diagonal + 16 * (64 + 48 + 32 + 16));

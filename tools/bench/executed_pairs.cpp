@@ -3,9 +3,9 @@
 //
 //   1. A tile is 64 consecutive rows of one kv head by 64 keys, aligned to whole multiples of 64 keys. The rows of a kv
 //      head are the queries of its first query head, then those of the next one.
-//   2. Rows come in groups of 16: a kv head's last tile executes its rows rounded up to whole groups. A kv head of at
-//   most
-//      3 rows, and a run of at most 3 rows (rule 5), executes its rows alone.
+//   2. Rows come in groups of 16: a kv head's last tile executes its rows rounded up to whole groups. A tile of at most
+//   8
+//      rows (decoding), and a run of at most 3 rows (rule 5), executes its rows alone.
 //   3. A tile whose every pair is in the row's range executes all of it.
 //   4. In any other tile each group of 16 rows executes the keys from the first to the last one that is in some of its
 //      rows' ranges, the first rounded down to a multiple of 4. (The product of scores computes a little more: whole
@@ -21,7 +21,7 @@
 namespace dsalt::benchmark {
 namespace {
 
-constexpr std::int64_t tile_rows = 64, tile_keys = 64, row_group = 16, key_step = 4, few_rows = 3;
+constexpr std::int64_t tile_rows = 64, tile_keys = 64, row_group = 16, key_step = 4, few_rows = 8, few_rows_of_run = 3;
 
 std::int64_t rounded_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 
@@ -80,8 +80,8 @@ std::int64_t executed_landmarks(const KvHead& kv, const RowTile& tile, std::vect
     const MaskView& head = kv.head_of(begin);
     head.read_list(head.list_of(kv.query_of(begin)), list);
     const std::int64_t groups = (end - 1 - tile.begin) / row_group - (begin - tile.begin) / row_group + 1;
-    pairs += (end - begin > few_rows ? groups * row_group : end - begin) *
-             count_below(list, head.position(kv.query_of(end - 1)) + 1);
+    const bool alone = tile.end - tile.begin <= few_rows || end - begin <= few_rows_of_run;
+    pairs += (alone ? end - begin : groups * row_group) * count_below(list, head.position(kv.query_of(end - 1)) + 1);
     begin = end;
   }
   return pairs;

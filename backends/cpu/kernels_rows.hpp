@@ -1,0 +1,277 @@
+// Attention of few query rows, for kernels.cpp alone: the keys are in the lanes, so that one row fills a vector. Every
+// number comes from the same operations in the same order as in the kernels whose lanes are rows:
+//   scores    a key's products are added up channel by channel, blocks of 64 from zero
+//   softmax   key n is added to chain n % 4
+//   values    as `accumulate`; bfloat16 rows are paired in registers as `interleave` does
+// Memory sets the pace. Its latency is far longer than what the processor looks ahead by itself in this code, so keys
+// and values are asked for one tile before their turn: a line for each line that is read, in the order of memory.
+// (Bursts fill the few outstanding requests and stop everything else; other orders are not continued by the hardware
+// prefetchers.)
+#pragma once
+
+#include "kernels_bf16.hpp"
+#include "kernels_matrix.hpp"
+#include "kernels_softmax.hpp"
+
+namespace dsalt::internal {
+namespace {
+
+/// A row as columns of 32 bits.
+inline const char* columns_of(const void* row, std::int64_t column) {
+  return static_cast<const char*>(row) + 4 * column;
+}
+
+/// total[r] = sums over columns [0, columns) for the first `lanes` of `count` keys of 32-bit elements, in blocks of
+/// `block` columns. term(sum, column's vector over the keys, row, column) adds one term of row r. Asks for what lies
+/// `ahead` bytes behind the keys (0: for nothing).
+template <int R, int block, class Key, class Term>
+inline void sum_columns(const Key* const* keys, int count, std::int64_t columns, [[maybe_unused]] std::int64_t ahead,
+                        F* total, Term&& term) {
+  for (std::int64_t c = 0; c < columns; c += block) {
+    const std::int64_t end = c + block < columns ? c + block : columns;
+    F sum[R] = {};
+#if defined(__AVX512F__) && DSALT_LANES == 16
+    if (count >= 16 && end == c + block) {
+#pragma GCC unroll 4
+      for (int k = 0; k < block; k += 16) {
+        __m512i x[16];
+        if (ahead)
+#pragma GCC unroll 16
+          for (int line = k; line < k + 16; ++line)  // of the block's, row after row
+            prefetch(columns_of(keys[line / (block / 16)], c + line % (block / 16) * 16), ahead);
+#pragma GCC unroll 16
+        for (int n = 0; n < 16; ++n) x[n] = _mm512_loadu_si512(columns_of(keys[n], c + k));
+        transpose_16x16(x);
+#pragma GCC unroll 16
+        for (int n = 0; n < 16; ++n)
+#pragma GCC unroll 4
+          for (int r = 0; r < R; ++r) sum[r] = term(sum[r], (F)x[n], r, c + k + n);
+      }
+    } else {
+      for (std::int64_t k = c; k < end; k += 16) {
+        __m512i x[16];
+        load_columns(keys, count, k, columns, x);
+#pragma GCC unroll 16
+        for (int n = 0; n < 16; ++n)
+          if (k + n < end)
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) sum[r] = term(sum[r], (F)x[n], r, k + n);
+      }
+    }
+#else
+    for (std::int64_t k = c; k < end; ++k) {
+      F x = {};
+      for (int n = 0; n < lanes && n < count; ++n) x[n] = keys[n][k];
+      for (int r = 0; r < R; ++r) sum[r] = term(sum[r], x, r, k);
+    }
+#endif
+    for (int r = 0; r < R; ++r) total[r] = c == 0 ? sum[r] : total[r] + sum[r];
+  }
+}
+
+/// body<R>(first row) over `count` rows, four at a time: as many as keep the sums of `sum_columns` in registers.
+template <class Body>
+inline void in_row_blocks(int count, Body&& body) {
+  int r = 0;
+  for (; count - r >= 4; r += 4) body.template operator()<4>(r);
+  switch (count - r) {
+    case 1: body.template operator()<1>(r); break;
+    case 2: body.template operator()<2>(r); break;
+    case 3: body.template operator()<3>(r); break;
+    default: break;
+  }
+}
+
+void row_scores(const void* const* q, int count, const float* const* keys, int key_count, std::int64_t channels,
+                std::int64_t ahead, float* out) {
+  for (int n = 0; n < key_count; n += lanes)
+    in_row_blocks(count, [&]<int R>(int first) {
+      const float* row[R];
+      for (int r = 0; r < R; ++r) row[r] = static_cast<const float*>(q[first + r]);
+      F total[R] = {};
+      sum_columns<R, channel_block>(
+          keys + n, key_count - n, channels, first == 0 ? ahead : 0, total,
+          [&row](F sum, F x, int r, std::int64_t c) { return multiply_add(broadcast(row[r][c]), x, sum); });
+      for (int r = 0; r < R; ++r) store(out + (first + r) * tile + n, total[r]);
+    });
+}
+
+void row_accumulate(const float* a, std::int64_t r_stride, const float* const* rows, int terms, std::int64_t width,
+                    std::int64_t ahead, float* const* out, int count) {
+  accumulate_rows<Into::running, true>(a, 1, r_stride, rows, terms, width, out, 0, count, ahead);
+}
+
+using Chains = float __attribute__((vector_size(16)));
+
+inline Chains chains_at(const float* p) {
+  Chains x;
+  __builtin_memcpy(&x, p, sizeof x);
+  return x;
+}
+
+/// Adds the lanes of x to the chains.
+inline void add_lanes(Chains& chains, F x) {
+  alignas(64) float part[lanes];
+  store(part, x);
+  for (int n = 0; n < lanes; n += 4) chains += chains_at(part + n);
+}
+
+struct RowStep {
+  float reference, factor;
+  bool rescales;
+};
+
+/// raise_maximum for one row.
+inline RowStep raise_row_maximum(const float* s, int count, float* m, float* alpha) {
+  F highest = broadcast(-infinity);
+  for (int n = 0; n < count; n += lanes) highest = larger(highest, load(s + n));
+  alignas(64) float part[lanes];
+  store(part, highest);
+  Chains four = chains_at(part);
+  for (int n = 4; n < lanes; n += 4) four = four < chains_at(part + n) ? chains_at(part + n) : four;
+  float peak = four[0];
+  for (int n = 1; n < 4; ++n) peak = four[n] > peak ? four[n] : peak;
+
+  const float old = *m;
+  const bool grows = peak > old + max_slack;
+  const float now = grows ? peak : old;
+  *m = now;
+  RowStep step{now == -infinity ? 0.0f : now, 1, grows && old != -infinity};
+  if (step.rescales) step.factor = exponential_below(broadcast(old - step.reference))[0];
+  *alpha = step.factor;
+  return step;
+}
+
+/// add_chains for one row.
+inline void add_row_chains(Chains chain, float factor, float* hi, float* lo) {
+  float err;
+  *hi = two_sum(*hi * factor, (chain[0] + chain[1]) + (chain[2] + chain[3]), err);
+  *lo = *lo * factor + err;
+}
+
+bool row_softmax(float* s, int count, float* m, float* sum, float* sum_lo, float* alpha) {
+  const RowStep step = raise_row_maximum(s, count, m, alpha);
+  const F reference = broadcast(step.reference);
+  Chains chain = {};
+  for (int n = 0; n < count; n += lanes) {
+    const F p = exponential_below(load(s + n) - reference);
+    store(s + n, p);
+    add_lanes(chain, p);
+  }
+  add_row_chains(chain, step.factor, sum, sum_lo);
+  return step.rescales;
+}
+
+#if defined(__AVX512BF16__) && DSALT_LANES == 16
+
+void row_scores_pairs(const void* const* q, int count, const std::uint16_t* const* keys, int key_count,
+                      std::int64_t pairs, float factor, std::int64_t ahead, float* out) {
+  for (int n = 0; n < key_count; n += lanes)
+    in_row_blocks(count, [&]<int R>(int first) {
+      const std::uint16_t* row[R];
+      for (int r = 0; r < R; ++r) row[r] = static_cast<const std::uint16_t*>(q[first + r]);
+      F total[R] = {};
+      sum_columns<R, channel_block / 2>(
+          keys + n, key_count - n, pairs, first == 0 ? ahead : 0, total, [&row](F sum, F x, int r, std::int64_t c) {
+            return (F)_mm512_dpbf16_ps((__m512)sum, pair_of(pair_at(row[r] + 2 * c)), (__m512bh)x);
+          });
+      for (int r = 0; r < R; ++r) store(out + (first + r) * tile + n, total[r] * factor);
+    });
+}
+
+bool row_softmax_pairs(float* s, int count, float* m, float* sum, float* sum_lo, float* rounded, float* rounded_lo,
+                       float* alpha, std::uint32_t* pairs) {
+  const RowStep step = raise_row_maximum(s, count, m, alpha);
+  const F reference = broadcast(step.reference);
+  Chains chain = {}, rounded_chain = {};
+  for (int n = 0; n < count; n += lanes) {
+    const F p = exponential_below(load(s + n) - reference);
+    store(s + n, p);
+    add_lanes(chain, p);
+    const auto narrow = (__m256i)_mm512_cvtneps_pbh((__m512)p);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(pairs + n / 2), narrow);
+    add_lanes(rounded_chain, (F)_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16));
+  }
+  add_row_chains(chain, step.factor, sum, sum_lo);
+  add_row_chains(rounded_chain, step.factor, rounded, rounded_lo);
+  return step.rescales;
+}
+
+/// 32 N columns (fewer where a mask says so) of R rows. With leave_out, exceptional elements count as 0; without, the
+/// result is not stored when there are any.
+template <int R, int N, bool leave_out>
+inline bool add_pairs_of_rows(const std::uint32_t* w, std::int64_t r_stride, const std::uint16_t* const* rows,
+                              int terms, std::int64_t column, const __mmask32* used, std::int64_t ahead,
+                              float* const* out) {
+  const PairOrder order;
+  const auto present = [used](int n) { return n % 2 == 0 || used[n / 2] > 0xffff; };  // of 2 N lane groups
+  __m512 sum[R][2 * N] = {};
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
+    for (int n = 0; n < 2 * N; ++n)
+      if (present(n)) sum[r][n] = (__m512)load(out[r] + column + n * lanes);
+  __m512i farthest = _mm512_setzero_si512();
+  for (int t = 0; t < terms; t += 2) {
+    __m512bh y[R];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) y[r] = pair_of(w[r * r_stride + t / 2]);
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) {
+      __m512i low = _mm512_maskz_loadu_epi16(used[n], rows[t] + column + 32 * n), high = _mm512_setzero_si512();
+      if (t + 1 < terms) high = _mm512_maskz_loadu_epi16(used[n], rows[t + 1] + column + 32 * n);
+      if (ahead) {
+        prefetch(rows[t] + column + 32 * n, ahead);
+        if (t + 1 < terms) prefetch(rows[t + 1] + column + 32 * n, ahead);
+      }
+      low = ordinary<leave_out>(low, farthest);
+      high = ordinary<leave_out>(high, farthest);
+      const auto first = (__m512bh)_mm512_permutex2var_epi16(low, order.first, high),
+                 second = (__m512bh)_mm512_permutex2var_epi16(low, order.second, high);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        sum[r][2 * n] = _mm512_dpbf16_ps(sum[r][2 * n], y[r], first);
+        sum[r][2 * n + 1] = _mm512_dpbf16_ps(sum[r][2 * n + 1], y[r], second);
+      }
+    }
+  }
+  if (!leave_out && any_exceptional(farthest)) return false;
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
+    for (int n = 0; n < 2 * N; ++n)
+      if (present(n)) store(out[r] + column + n * lanes, (F)sum[r][n]);
+  return true;
+}
+
+bool row_accumulate_pairs(const std::uint32_t* w, std::int64_t r_stride, const std::uint16_t* const* rows, int terms,
+                          std::int64_t width, std::int64_t ahead, float* const* out, int count) {
+  bool any = false;
+  for (std::int64_t column = 0; column < width; column += 64) {
+    __mmask32 used[2];
+    for (int n = 0; n < 2; ++n) {
+      const std::int64_t left = width - column - 32 * n;
+      used[n] = left <= 0 ? 0 : left < 32 ? (__mmask32{1} << left) - 1 : 0xffffffffu;
+    }
+    in_row_blocks(count, [&]<int R>(int first) {
+      const auto add = [&]<int N>() {
+        const std::uint32_t* weights = w + first * r_stride;
+        if (add_pairs_of_rows<R, N, false>(weights, r_stride, rows, terms, column, used, first == 0 ? ahead : 0,
+                                           out + first))
+          return;
+        any = true;
+        add_pairs_of_rows<R, N, true>(weights, r_stride, rows, terms, column, used, 0, out + first);
+      };
+      if (used[1])
+        add.template operator()<2>();
+      else
+        add.template operator()<1>();
+    });
+  }
+  return any;
+}
+
+#endif
+
+}  // namespace
+}  // namespace dsalt::internal
