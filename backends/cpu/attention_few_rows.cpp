@@ -85,9 +85,9 @@ struct FewRowsPass {
       score(begin, end, 0, rows.count, [start](int n) { return start + n; });
       for (int r = 0; r < rows.count; ++r) {
         if (pass.problem.soft_edge) add_edge_bias(r, start, begin, end);
-        float* s = scores_of(r) - begin;
-        std::fill(s + begin, s + std::clamp(first[r], begin, end), minus_infinity);
-        std::fill(s + std::clamp(last[r], begin, end), s + end, minus_infinity);
+        float* s = scores_of(r);
+        std::fill(s, s + (std::clamp(first[r], begin, end) - begin), minus_infinity);
+        std::fill(s + (std::clamp(last[r], begin, end) - begin), s + (end - begin), minus_infinity);
       }
       fold(begin, end, 0, rows.count);
     }
