@@ -57,12 +57,16 @@ void add_verify(CLI::App& app, VerifyArguments& a, std::function<int()>& command
   sub->add_option("--junit", a.junit, "write JUnit XML")->type_name("FILE");
   sub->add_option("--json", a.json, "write JSON")->type_name("FILE");
   sub->add_flag("--quick", a.quick, "only small cases");
+  sub->add_flag(
+      "--deterministic", a.deterministic,
+      "make the backend in its deterministic mode (cuda), which must promise equal bytes for every operation");
   sub->add_flag("--list", a.list, "print the cases (suite and name) and stop");
   add_threads(sub, a.threads);
   sub->footer(
       with_examples("  dsalt verify --backend cpu --quick\n"
                     "  dsalt verify --backend cpu --text kjv.txt --report report.html\n"
                     "  dsalt verify --suite gradients --case 'attention*'\n"
+                    "  dsalt verify --backend cuda --deterministic --suite determinism\n"
                     "  dsalt verify --suite all --text kjv.txt --junit junit.xml --json results.json\n"));
   sub->callback([&a, &command] { command = [&a] { return verify(a); }; });
 }
@@ -199,9 +203,11 @@ void add_bench(CLI::App& app, BenchArguments& a, std::function<int()>& command) 
   }
   compare->excludes(list);
   sub->footer(
-      "The limit of a row is the larger of FLOP over peak and bytes over bandwidth, both measured in the same run "
-      "with\n"
-      "the instruction set and threads that the backend uses. Columns: docs/performance.md.\n\n" +
+      "The limit of a row is the largest of FLOP over peak, exponentials over their rate (GPUs) and bytes over "
+      "bandwidth,\n"
+      "measured in the same run with the instruction set and threads that the backend uses, or from the datasheet of "
+      "a\n"
+      "GPU. Columns: docs/performance.md.\n\n" +
       with_examples("  dsalt bench --backend cpu --report bench.html --json bench.json\n"
                     "  dsalt bench --backend cpu --operation 'attention*' --shape 11 --windows uniform\n"
                     "  dsalt bench --backend cpu --operation attention --shape 1,8/2,4096,64,128..512,32 --dtype bf16\n"

@@ -25,6 +25,7 @@ struct VerifyArguments {
   std::string text;
   std::string report, junit, json;  // paths; empty: not written
   bool quick = false;
+  bool deterministic = false;
   bool list = false;
   int threads = 0;
   std::string command;  // the command line as typed, for the report

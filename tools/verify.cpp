@@ -40,6 +40,7 @@ int verify(const VerifyArguments& arguments) {
   options.text_file = arguments.text;
   options.quick = arguments.quick;
   options.backend_options.threads = arguments.threads;
+  options.backend_options.deterministic = arguments.deterministic;
 
   const auto cases = verification::list_cases(options);
   if (cases.empty()) {
@@ -67,7 +68,7 @@ int verify(const VerifyArguments& arguments) {
   progress.finish();
 
   const verification::ReportHeader header{std::string(backend->name()), backend->description(), arguments.command,
-                                          arguments.text};
+                                          arguments.text, arguments.deterministic};
   if (report.wanted()) report.write(verification::to_html(results, header));
   if (junit.wanted()) junit.write(verification::to_junit(results, header));
   if (json.wanted()) json.write(verification::to_json(results, header));

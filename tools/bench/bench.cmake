@@ -6,6 +6,7 @@ target_sources(dsalt_command PRIVATE
   bench/admitted_pairs.cpp
   bench/compare.cpp
   bench/data.cpp
+  bench/datasheet.cpp
   bench/executed_pairs.cpp
   bench/format.cpp
   bench/html.cpp

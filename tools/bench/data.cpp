@@ -33,9 +33,21 @@ std::vector<char> random_block(DType dtype, std::uint64_t seed) {
   return bytes;
 }
 
-void repeat(const std::vector<char>& block, char* to, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += block.size())
-    std::memcpy(to + at, block.data(), std::min(block.size(), bytes - at));
+/// Writes `block` again and again. A device gets it in pieces, without a copy of the whole in host memory.
+void repeat(Backend& backend, const std::vector<char>& block, void* to, std::size_t bytes) {
+  if (on_host(backend)) {
+    for (std::size_t at = 0; at < bytes; at += block.size())
+      std::memcpy(static_cast<char*>(to) + at, block.data(), std::min(block.size(), bytes - at));
+    return;
+  }
+  constexpr std::size_t piece_bytes = std::size_t{64} << 20;
+  const std::size_t wanted = std::min(bytes, piece_bytes), repeats = (wanted + block.size() - 1) / block.size();
+  std::vector<char> piece;
+  piece.reserve(repeats * block.size());
+  for (std::size_t n = 0; n < repeats; ++n) piece.insert(piece.end(), block.begin(), block.end());
+  for (std::size_t at = 0; at < bytes; at += piece.size())
+    backend.copy_from_host(static_cast<char*>(to) + at, piece.data(), std::min(piece.size(), bytes - at));
+  backend.synchronize();  // `piece` dies here
 }
 
 std::size_t bytes_of(const TensorView& view) { return static_cast<std::size_t>(view.size()) * size_of(view.dtype); }
@@ -43,14 +55,14 @@ std::size_t bytes_of(const TensorView& view) { return static_cast<std::size_t>(v
 }  // namespace
 
 Tensor random_tensor(Backend& backend, std::span<const std::int64_t> shape, DType dtype, std::uint64_t seed) {
-  Tensor tensor = Tensor::empty(shape, dtype);
-  repeat(random_block(dtype, seed), static_cast<char*>(tensor.view().data), bytes_of(tensor));
-  return on_device(backend, tensor);
+  Tensor tensor = empty(backend, shape, dtype);
+  repeat(backend, random_block(dtype, seed), tensor.view().data, bytes_of(tensor));
+  return tensor;
 }
 
 Tensor output_tensor(Backend& backend, std::span<const std::int64_t> shape, DType dtype) {
   Tensor tensor = empty(backend, shape, dtype);
-  if (on_host(backend)) std::memset(tensor.view().data, 0, bytes_of(tensor));
+  repeat(backend, std::vector<char>(std::size_t{1} << 20), tensor.view().data, bytes_of(tensor));
   return tensor;
 }
 
@@ -59,7 +71,8 @@ Tensor on_device(Backend& backend, const Tensor& host) {
   const TensorView& view = host;
   Tensor copy =
       empty(backend, std::span<const std::int64_t>(view.shape.data(), static_cast<std::size_t>(view.rank)), view.dtype);
-  backend.copy_from_host(copy.view().data, view.data, bytes_of(view));
+  if (bytes_of(view) > 0) backend.copy_from_host(copy.view().data, view.data, bytes_of(view));
+  backend.synchronize();  // the caller may let go of `host`
   return copy;
 }
 

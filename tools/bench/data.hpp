@@ -16,7 +16,7 @@ inline Tensor random_tensor(Backend& backend, std::initializer_list<std::int64_t
   return random_tensor(backend, std::span<const std::int64_t>(shape.begin(), shape.size()), dtype, seed);
 }
 
-/// Its bytes are touched, so that no call pays for the first use of a page.
+/// All zero: every byte is touched, so that no call pays for the first use of a page.
 Tensor output_tensor(Backend& backend, std::span<const std::int64_t> shape, DType dtype);
 inline Tensor output_tensor(Backend& backend, std::initializer_list<std::int64_t> shape, DType dtype) {
   return output_tensor(backend, std::span<const std::int64_t>(shape.begin(), shape.size()), dtype);

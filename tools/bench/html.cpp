@@ -60,14 +60,15 @@ std::string header_section(const Results& results) {
   html += "<pre>" + escaped(results.command) +
           "</pre>\n<div class=\"card\"><table><tr><th class=\"left\">backend</th>"
           "<th class=\"left\">runs</th><th class=\"left\">on</th><th class=\"left\">isa</th><th>threads</th>"
-          "<th>peak float32, GFLOP/s</th><th>bfloat16</th><th>copy, GB/s</th></tr>\n";
+          "<th>peak float32, GFLOP/s</th><th>bfloat16</th><th>memory, GB/s</th><th class=\"left\">limits</th></tr>\n";
   for (const BackendResults& backend : results.backends) {
     const DeviceLimits& limits = backend.limits;
     html += "<tr>" + cell(backend.name, "left") + cell(backend.description, "left") +
             cell(limits.name.empty() ? "-" : limits.name, "left") +
             cell(limits.isa.empty() ? "-" : limits.isa, "left") +
             cell(limits.threads ? std::to_string(*limits.threads) : "-") + cell(giga(limits.peak)) +
-            cell(giga(limits.peak_bf16)) + cell(giga(limits.bandwidth)) + "</tr>\n";
+            cell(giga(limits.peak_bf16)) + cell(giga(limits.bandwidth)) +
+            cell(limits.source.empty() ? "not known" : limits.source, "left") + "</tr>\n";
   }
   return html + "</table></div>\n";
 }
@@ -111,7 +112,8 @@ std::string row_html(const Row& row, std::size_t number) {
 std::string rows_section(const Results& results) {
   if (results.rows.empty()) return {};
   std::string html =
-      "<h2>Rows</h2><p class=\"soft\">Limit: the larger of FLOP over peak and bytes over bandwidth. Executed: the same "
+      "<h2>Rows</h2><p class=\"soft\">Limit: the largest of FLOP over peak, exponentials over their rate (devices) "
+      "and bytes over bandwidth. Executed: the same "
       "with the pairs that the tiles execute. Tiles: admitted pairs over executed ones. Memory: beside the tensors.</p>"
       "<div class=\"card\"><table><tr><th>#</th><th class=\"left\">operation</th><th class=\"left\">shape</th>"
       "<th class=\"left\">dtype</th><th class=\"left\">backend</th><th>median</th><th>p10 to p90</th><th>GFLOP/s</th>"

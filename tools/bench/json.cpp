@@ -19,7 +19,11 @@ Json of_backend(const BackendResults& backend) {
           {"isa", or_null(limits.isa)},
           {"threads", limits.threads ? Json(*limits.threads) : Json()},
           {"peak_flops", or_null(limits.peak)},
+          {"limits", or_null(limits.source)},
           {"peak_flops_bfloat16", or_null(limits.peak_bf16)},
+          {"peak_flops_float16", or_null(limits.peak_f16)},
+          {"peak_flops_float64", or_null(limits.peak_f64)},
+          {"exponentials", or_null(limits.exponentials)},
           {"bandwidth", or_null(limits.bandwidth)}};
 }
 
@@ -34,6 +38,7 @@ Json of_row(const Row& row) {
                {"shape_number", row.shape_number ? Json(row.shape_number) : Json()},
                {"skipped", or_null(row.skipped)},
                {"repetitions", row.timing.repetitions},
+               {"calls_per_repetition", row.timing.calls},
                {"median_s", if_measured(row.timing.median)},
                {"p10_s", if_measured(row.timing.p10)},
                {"p90_s", if_measured(row.timing.p90)},

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "bench/datasheet.hpp"
 #include "bench/machine.hpp"
 #include "bench/pairs.hpp"
 #include "peak.hpp"
@@ -20,6 +21,7 @@ class CpuLimits final : public LimitsProvider {
  public:
   CpuLimits(const Backend& backend, const BackendOptions& options) {
     limits_.name = processor_model();
+    limits_.source = "measured in this run";
     limits_.isa = internal::isa_of_description(backend.description());
     limits_.threads = options.threads > 0 ? options.threads : omp_get_max_threads();
     limits_.threads_vary = true;
@@ -52,6 +54,25 @@ class ReferenceLimits final : public LimitsProvider {
   void measure() override {}
 };
 
+/// Figures of the device that the backend's description names. The interface of a backend has no copy within the
+/// device's memory, so nothing is measured.
+class DatasheetLimits final : public LimitsProvider {
+ public:
+  explicit DatasheetLimits(const Backend& backend) {
+    limits_.name = device_name(backend.description());
+    const std::optional<Datasheet> sheet = datasheet_of(limits_.name);
+    if (!sheet) return;
+    limits_.source = "from the datasheet of " + limits_.name;
+    limits_.peak = sheet->peak_32;
+    limits_.peak_bf16 = limits_.peak_f16 = sheet->peak_16;
+    limits_.peak_f64 = sheet->peak_64;
+    limits_.exponentials = sheet->exponentials;
+    limits_.bandwidth = sheet->bandwidth;
+    limits_.free_memory = sheet->memory;
+  }
+  void measure() override {}
+};
+
 class NoLimits final : public LimitsProvider {
  public:
   void measure() override {}
@@ -59,9 +80,18 @@ class NoLimits final : public LimitsProvider {
 
 }  // namespace
 
-std::optional<double> DeviceLimits::seconds(double flop, double bytes, DType dtype) const {
+std::optional<double> DeviceLimits::peak_of(DType dtype) const {
+  const std::optional<double>& own = dtype == DType::bf16  ? peak_bf16
+                                     : dtype == DType::f16 ? peak_f16
+                                     : dtype == DType::f64 ? peak_f64
+                                                           : peak;
+  return own ? own : peak;
+}
+
+std::optional<double> DeviceLimits::seconds(double flop, double pairs, double bytes, DType dtype) const {
   std::optional<double> limit;
   if (const auto rate = peak_of(dtype)) limit = flop / *rate;
+  if (exponentials) limit = std::max(limit.value_or(0), pairs / *exponentials);
   if (bandwidth) limit = std::max(limit.value_or(0), bytes / *bandwidth);
   return limit;
 }
@@ -69,6 +99,7 @@ std::optional<double> DeviceLimits::seconds(double flop, double bytes, DType dty
 std::unique_ptr<LimitsProvider> limits_provider(const Backend& backend, const BackendOptions& options) {
   if (backend.name() == "cpu") return std::make_unique<CpuLimits>(backend, options);
   if (backend.name() == "reference") return std::make_unique<ReferenceLimits>();
+  if (backend.device().type != DeviceType::cpu) return std::make_unique<DatasheetLimits>(backend);
   return std::make_unique<NoLimits>();
 }
 

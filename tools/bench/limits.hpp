@@ -1,4 +1,5 @@
-// What a device can do at most, measured in this run: what the times of its backend are held against.
+// What a device can do at most, measured in this run or from its datasheet: what the times of its backend are held
+// against.
 //
 // There is one provider per kind of backend, in limits.cpp. A backend without one is measured all the same; the columns
 // that need a limit are then empty.
@@ -18,16 +19,19 @@ struct DeviceLimits {
   std::string isa;   // instruction set that the backend runs on; empty: none of these
   std::optional<int> threads;
   bool threads_vary = false;              // BackendOptions::threads means something
+  std::string source;                     // of the numbers: "measured in this run"
   std::optional<double> peak, peak_bf16;  // FLOP/s: of float32 multiply-adds, and of bfloat16 products where there are
-  std::optional<double> bandwidth;        // bytes/s, read and written
-  std::optional<double> free_memory;      // bytes
-  std::optional<double> expected_rate;    // FLOP/s that a run can count on, to leave out what would take too long
-  CountExecuted count_executed;           // empty: the backend's tiles are not known
+  std::optional<double> peak_f16, peak_f64;  // where they differ from float32
+  std::optional<double> exponentials;        // exp2/s: attention needs one for each admitted pair
+  std::optional<double> bandwidth;           // bytes/s, read and written
+  std::optional<double> free_memory;         // bytes
+  std::optional<double> expected_rate;       // FLOP/s that a run can count on, to leave out what would take too long
+  CountExecuted count_executed;              // empty: the backend's tiles are not known
 
   /// The peak that counts for a call on this dtype.
-  std::optional<double> peak_of(DType dtype) const { return dtype == DType::bf16 && peak_bf16 ? peak_bf16 : peak; }
-  /// max(flop / peak, bytes / bandwidth), of what is known.
-  std::optional<double> seconds(double flop, double bytes, DType dtype) const;
+  std::optional<double> peak_of(DType dtype) const;
+  /// max(flop / peak, pairs / exponentials, bytes / bandwidth), of what is known; `pairs` is 0 beside attention.
+  std::optional<double> seconds(double flop, double pairs, double bytes, DType dtype) const;
 };
 
 class LimitsProvider {

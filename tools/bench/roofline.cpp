@@ -42,7 +42,7 @@ std::string roofline_svg(const BackendResults& backend, const std::vector<Row>& 
   const double lowest = std::max(x.low, y.low / (*limits.bandwidth * 1e-9));  // of the slanted line
   const double middle = std::sqrt(lowest * *limits.peak / *limits.bandwidth);
   plot.text(plot.x_at(middle) - 8, plot.y_at(*limits.bandwidth * middle * 1e-9) - 6,
-            "class=\"rooftext\" text-anchor=\"end\"", "copy " + number_text(*limits.bandwidth * 1e-9) + " GB/s");
+            "class=\"rooftext\" text-anchor=\"end\"", "memory " + number_text(*limits.bandwidth * 1e-9) + " GB/s");
 
   std::map<std::string, std::size_t> colour;
   for (const Row& row : rows)

@@ -32,9 +32,10 @@ std::string reason_to_skip(const Backend& backend, const DeviceLimits& limits, c
 
 void hold_against(const DeviceLimits& limits, DType dtype, Row& row) {
   if (!row.measured()) return;
-  row.limit = limits.seconds(row.cost.flop, row.cost.bytes, dtype);
+  const double pairs = row.cost.pairs.value_or(0);
+  row.limit = limits.seconds(row.cost.flop, pairs, row.cost.bytes, dtype);
   if (const auto efficiency = row.tile_efficiency(); efficiency && *efficiency > 0)
-    row.limit_executed = limits.seconds(row.cost.flop / *efficiency, row.cost.bytes, dtype);
+    row.limit_executed = limits.seconds(row.cost.flop / *efficiency, pairs / *efficiency, row.cost.bytes, dtype);
 }
 
 Row run_workload(Backend& backend, const DeviceLimits& limits, const Workload& work, const RunOptions& options) {

@@ -46,10 +46,12 @@ std::string header_text(const Results& results) {
       text += "  limits not known\n";
       continue;
     }
-    text += "  limits measured in this run: " + or_dash(limits.peak, [](double v) { return number_text(v * 1e-9); }) +
+    text += "  limits " + limits.source + ": " + or_dash(limits.peak, [](double v) { return number_text(v * 1e-9); }) +
             " GFLOP/s float32";
     if (limits.peak_bf16) text += ", " + number_text(*limits.peak_bf16 * 1e-9) + " GFLOP/s bfloat16";
-    text += ", copy " + or_dash(limits.bandwidth, [](double v) { return number_text(v * 1e-9); }) + " GB/s";
+    if (limits.peak_f64) text += ", " + number_text(*limits.peak_f64 * 1e-9) + " GFLOP/s float64";
+    if (limits.exponentials) text += ", " + number_text(*limits.exponentials * 1e-9) + " G exp2/s";
+    text += ", memory " + or_dash(limits.bandwidth, [](double v) { return number_text(v * 1e-9); }) + " GB/s";
     text += limits.isa.empty() ? "\n"
                                : " (" + limits.isa + ", " + std::to_string(limits.threads.value_or(1)) +
                                      (limits.threads.value_or(1) == 1 ? " thread)\n" : " threads)\n");

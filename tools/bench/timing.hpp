@@ -1,4 +1,5 @@
-// How long a call takes: called until a time is used up, each call timed alone.
+// How long a call takes: called until a time is used up. On the host each call is timed alone. On a device a sample is
+// many calls in a row and one wait at its end, so that starting work from the host is hidden behind the work before it.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +10,13 @@
 namespace dsalt::benchmark {
 
 struct Timing {
-  std::size_t repetitions = 0;
+  std::size_t repetitions = 0;          // samples
+  std::size_t calls = 1;                // in a sample
   double median = 0, p10 = 0, p90 = 0;  // seconds
 };
 
-/// At least three calls and at least `seconds` in all. Whoever calls has warmed up.
+/// At least three samples and at least `seconds` in all; a sample of a device lasts at least ten milliseconds. Whoever
+/// calls has warmed up.
 Timing time_calls(Backend& backend, const std::function<void()>& call, double seconds);
 
 }  // namespace dsalt::benchmark

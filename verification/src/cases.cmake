@@ -5,6 +5,7 @@ target_sources(dsalt_verification PRIVATE
   src/case_reader.cpp
   src/case_writer.cpp
   src/channel.cpp
+  src/device_memory.cpp
   src/evaluate.cpp
   src/generators/adamw.cpp
   src/generators/attention_batches.cpp

@@ -1,5 +1,7 @@
-// evaluate(backend, case): schema check, support check, one forward call and, if gradients arrive, one backward call.
+// evaluate(backend, case): schema check, support check, for a device also a check of the values while they are in host
+// memory, one forward call and, if gradients arrive, one backward call.
 #include "dsalt/errors.hpp"
+#include "operations/argument_check.hpp"
 #include "operations/operation_case.hpp"
 
 namespace dsalt::verification {
@@ -8,6 +10,12 @@ namespace {
 void require_support(Backend& backend, const Case& c, Direction direction) {
   const Support support = backend.supports(c.op, direction, main_dtype(c));
   if (!support) throw Unsupported(support.reason);
+}
+
+void check_values(const Case& c) {
+  ArgumentCheck check;
+  CaseMemory memory(check, c);
+  operation_case(c.op).run(check, c, memory);
 }
 
 }  // namespace
@@ -34,6 +42,7 @@ Tensors evaluate(Backend& backend, const Case& c) {
   require_support(backend, c, Direction::forward);
   for (const std::string_view name : entry.gradient_inputs)
     if (has_input(c, name)) require_support(backend, c, Direction::backward);
+  if (backend.device().type != DeviceType::cpu) check_values(c);
   CaseMemory memory(backend, c);
   entry.run(backend, c, memory);
   return memory.collect();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "device_memory.hpp"
 #include "dsalt/errors.hpp"
 #include "internal/elements.hpp"
 
@@ -34,12 +35,6 @@ void fill(const TensorView& view, double value) {
   internal::for_each_element(store, view);
 }
 
-Tensor contiguous_copy(const TensorView& view) {
-  Tensor copy = Tensor::empty(std::span(view.shape.data(), static_cast<std::size_t>(view.rank)), view.dtype);
-  copy_elements(view, copy);
-  return copy;
-}
-
 }  // namespace
 
 Shape shape_of(const TensorView& view) {
@@ -64,11 +59,7 @@ TensorView CaseMemory::input(std::string_view name) {
   if (on_host()) return found->second;
   const auto known = device_inputs_.find(found->first);
   if (known != device_inputs_.end()) return known->second;
-  const Tensor host = contiguous_copy(found->second);
-  const Tensor device = dsalt::empty(backend_, shape_of(host), host.view().dtype);
-  if (host.view().size() > 0) backend_.copy_from_host(device.view().data, host.view().data, bytes_of(host));
-  backend_.synchronize();  // `host` dies here
-  return device_inputs_.emplace(found->first, device).first->second;
+  return device_inputs_.emplace(found->first, uploaded(backend_, found->second)).first->second;
 }
 
 TensorView CaseMemory::output(const std::string& name, const Shape& shape, DType dtype, double initial) {
@@ -82,7 +73,7 @@ TensorView CaseMemory::output(const std::string& name, const Shape& shape, DType
   host_outputs_[name] = host;
   if (on_host()) return host;
   const Tensor device = dsalt::empty(backend_, shape, dtype);
-  if (bytes > 0) backend_.copy_from_host(device.view().data, host.view().data, bytes);
+  upload(backend_, device.view().data, host.view().data, bytes);
   device_outputs_[name] = device;
   return device;
 }
@@ -96,9 +87,8 @@ Tensors CaseMemory::collect() {
   backend_.synchronize();
   for (const auto& [name, device] : device_outputs_) {
     const TensorView& host = host_outputs_.at(name);
-    if (host.size() > 0) backend_.copy_to_host(host.data, device.view().data, bytes_of(host));
+    download(backend_, host.data, device.view().data, bytes_of(host));
   }
-  backend_.synchronize();
   return std::move(host_outputs_);
 }
 

@@ -1,5 +1,5 @@
-// The tensors of one evaluation, on the backend's device: inputs go there (host backends use them in place, strides and
-// all), outputs start from a stated value and come back as contiguous host tensors.
+// The tensors of one evaluation, on the backend's device: inputs go there, strides and all (host backends use them in
+// place), outputs start from a stated value and come back as contiguous host tensors.
 #pragma once
 
 #include <cstdint>

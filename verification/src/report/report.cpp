@@ -62,6 +62,7 @@ std::string rerun_command(const Result& result, const ReportHeader& header) {
       std::any_of(known.begin(), known.end(), [&](const SuiteInfo& s) { return s.name == result.suite; });
   if (!is_suite) return header.command;
   std::string command = "dsalt verify --backend " + header.backend + " --suite " + result.suite;
+  if (header.deterministic) command += " --deterministic";
   if (result.suite == "text") command += " --text " + quoted(header.text_file);
   return command + " --case " + quoted(result.name);
 }

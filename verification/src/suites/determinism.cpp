@@ -1,7 +1,8 @@
 // What a backend promises about equal bytes (docs/semantics.md, "Reproducibility"), checked bit by bit. A promise that
-// is not made is skipped with that reason. Backends with promises of a kind per direction are checked per direction.
+// is not made is skipped with that reason; in the deterministic mode, which must promise run and batch, it is a
+// failure. Backends with promises of a kind per direction are checked per direction.
 //
-//   repeats  the same call again              threads  1, 2, 3 and 7 threads
+//   repeats  the same call again, also on another instance     threads  1, 2, 3 and 7 threads
 //   batch, pack, padding, prefill             see determinism_rows.cpp
 #include "suites/determinism.hpp"
 
@@ -100,6 +101,7 @@ void repeats(const BusyCase& busy, DType dtype, Direction direction, Context& co
   const Tensors first = outputs_of(busy.op, direction, evaluate(context.backend(), c));
   for (const char* again : {"second run:", "third run:", "fourth run:"})
     verdict.equal_bits(again, outputs_of(busy.op, direction, evaluate(context.backend(), c)), first);
+  verdict.equal_bits("another instance:", outputs_of(busy.op, direction, evaluate(*context.another(), c)), first);
 }
 
 void threads(const BusyCase& busy, DType dtype, Direction direction, Context& context, Verdict& verdict) {
@@ -118,8 +120,7 @@ std::vector<Check> determinism_checks() {
   std::vector<Check> checks;
   for (const auto& [kind, run] : {std::pair<const char*, Run>{"repeats", repeats}, {"threads", threads}})
     for (const BusyCase& busy : busy_cases())
-      for (const DType dtype : {DType::f32, DType::bf16}) {
-        if (busy.op == Operation::select_landmarks && dtype != DType::f32) continue;
+      for (const DType dtype : busy.op == Operation::select_landmarks ? wide_dtypes : every_dtype) {
         for (const Direction direction : {Direction::forward, Direction::backward}) {
           if (direction == Direction::backward && gradient_names(busy.op).empty()) continue;
           const std::string name =

@@ -2,6 +2,8 @@
 // jumps there are not differentiated, and no finite step may cross them.
 #include "suites/gradient_cases.hpp"
 
+#include <algorithm>
+
 #include "generators/attention_builder.hpp"
 
 namespace dsalt::verification {
@@ -229,6 +231,12 @@ Flow flow_of(Operation op) {
     case Operation::adamw: break;
   }
   return {};
+}
+
+bool is_gradient(Operation op, std::string_view output) {
+  const Flow flow = flow_of(op);
+  return std::any_of(flow.gradients.begin(), flow.gradients.end(),
+                     [&](const auto& pair) { return pair.second == output; });
 }
 
 }  // namespace dsalt::verification

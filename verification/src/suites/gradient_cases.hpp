@@ -28,5 +28,7 @@ struct Flow {
 };
 /// Empty for operations without a backward pass.
 Flow flow_of(Operation op);
+/// Whether the output belongs to the backward pass.
+bool is_gradient(Operation op, std::string_view output);
 
 }  // namespace dsalt::verification

@@ -1,9 +1,10 @@
-// Two steps. "definition/...": the double definition's gradients against central differences of its own forward pass,
+// Three steps. "definition/...": the double definition's gradients against central differences of its own forward pass,
 // every element of every differentiable input on small cases, random directions on large ones:
 //
 //   L(inputs) = sum over outputs of <upstream, output>,     dL/dt of L(input + t direction) = <gradient, direction>
 //
-// Then the backend's gradients of the same case in each dtype against that definition.
+// Then the backend's gradients of the same case in each dtype against that definition. "differences/...": where it runs
+// float64, also its gradients against differences of its own forward pass, in random directions.
 #include <cmath>
 #include <sstream>
 
@@ -141,18 +142,18 @@ void difference_directions(const Loss& loss, const Case& c, const std::string& i
   }
 }
 
-void check_definition(const GradientCase& which, Context& context, Verdict& verdict) {
-  verdict.ran_on(context.reference().name());
+/// Gradients of a backend against differences of its own forward pass.
+void check_differences(const GradientCase& which, Backend& backend, bool every_element, Verdict& verdict) {
   const Case c = which.make(DType::f64);
-  const Tensors outputs = evaluate(context.reference(), c);
-  const Loss loss(context.reference(), c);
+  const Tensors outputs = evaluate(backend, c);
+  const Loss loss(backend, c);
   for (const auto& [input, gradient] : flow_of(c.op).gradients) {
     const auto found = outputs.find(gradient);
     if (found == outputs.end()) continue;
     const TensorView view = c.inputs.at(input);
     const std::vector<double> analytic = as_vector(found->second);
     Difference difference;
-    if (which.small)
+    if (every_element)
       difference_elements(loss, input, movable(view), analytic, difference);
     else
       difference_directions(loss, c, input, movable(view), analytic, difference);
@@ -164,6 +165,11 @@ void check_definition(const GradientCase& which, Context& context, Verdict& verd
     comparison.max_factor = 1;
     verdict.add(gradient, std::move(comparison));
   }
+}
+
+void check_definition(const GradientCase& which, Context& context, Verdict& verdict) {
+  verdict.ran_on(context.reference().name());
+  check_differences(which, context.reference(), which.small, verdict);
 }
 
 void check_backend(const GradientCase& which, DType dtype, Context& context, Verdict& verdict) {
@@ -187,6 +193,10 @@ std::vector<Check> gradient_checks() {
       checks.push_back({which.name_in(dtype), true, [&which, dtype](Context& context, Verdict& verdict) {
                           check_backend(which, dtype, context, verdict);
                         }});
+  for (const GradientCase& which : gradient_cases())
+    checks.push_back({"differences/" + which.name_in(DType::f64), true, [&which](Context& context, Verdict& verdict) {
+                        check_differences(which, context.backend(), false, verdict);
+                      }});
   return checks;
 }
 

@@ -1,14 +1,16 @@
 #include "suites/guarded_backend.hpp"
 
-#include "internal/elements.hpp"
+#include "device_memory.hpp"
 #include "suites/guards.hpp"
 
 namespace dsalt::verification {
 namespace {
 
 /// Rows that a packed tensor with these sequence starts has written; every row when it is not packed.
-std::int64_t written_rows(const TensorView& cu_seqlens) {
-  return cu_seqlens.present() ? internal::load_i32(cu_seqlens, cu_seqlens.shape[0] - 1) : Guards::all_rows;
+std::int64_t written_rows(Backend& backend, const TensorView& cu_seqlens) {
+  if (!cu_seqlens.present()) return Guards::all_rows;
+  const Tensor last = downloaded(backend, cu_seqlens.select(0, cu_seqlens.shape[0] - 1));
+  return *last.view().at<std::int32_t>(0);
 }
 
 AttentionInputs guarded(const AttentionInputs& inputs, Guards& guards) {
@@ -29,10 +31,10 @@ AttentionInputs guarded(const AttentionInputs& inputs, Guards& guards) {
 
 void GuardedBackend::attention_forward(const AttentionProblem& problem, const AttentionInputs& inputs,
                                        const AttentionOutputs& outputs) {
-  Guards guards("attention_forward");
+  Guards guards(target(), "attention_forward");
   const AttentionInputs in = guarded(inputs, guards);
   AttentionOutputs out = outputs;
-  const std::int64_t rows = written_rows(inputs.cu_seqlens_q);
+  const std::int64_t rows = written_rows(target(), inputs.cu_seqlens_q);
   guards.output(out.out, "out", rows);
   guards.output(out.lse, "lse", rows);
   target().attention_forward(problem, in, out);
@@ -41,7 +43,7 @@ void GuardedBackend::attention_forward(const AttentionProblem& problem, const At
 
 void GuardedBackend::attention_backward(const AttentionProblem& problem, const AttentionInputs& inputs,
                                         const AttentionSaved& saved, const AttentionGradients& gradients) {
-  Guards guards("attention_backward");
+  Guards guards(target(), "attention_backward");
   const AttentionInputs in = guarded(inputs, guards);
   AttentionSaved kept = saved;
   guards.input(kept.out, "out");
@@ -49,7 +51,8 @@ void GuardedBackend::attention_backward(const AttentionProblem& problem, const A
   guards.input(kept.dout, "dout");
   guards.input(kept.dlse, "dlse");
   AttentionGradients g = gradients;
-  const std::int64_t q_rows = written_rows(inputs.cu_seqlens_q), k_rows = written_rows(inputs.cu_seqlens_k);
+  const std::int64_t q_rows = written_rows(target(), inputs.cu_seqlens_q),
+                     k_rows = written_rows(target(), inputs.cu_seqlens_k);
   guards.output(g.dq, "dq", q_rows);
   guards.output(g.dk, "dk", k_rows);
   guards.output(g.dv, "dv", k_rows);
@@ -60,7 +63,7 @@ void GuardedBackend::attention_backward(const AttentionProblem& problem, const A
 }
 
 void GuardedBackend::merge(const MergeInputs& inputs, const AttentionOutputs& outputs) {
-  Guards guards("merge");
+  Guards guards(target(), "merge");
   MergeInputs in = inputs;
   guards.input(in.out1, "out1");
   guards.input(in.lse1, "lse1");
@@ -75,7 +78,7 @@ void GuardedBackend::merge(const MergeInputs& inputs, const AttentionOutputs& ou
 
 void GuardedBackend::window_sizes_forward(const WindowProblem& problem, const WindowInputs& inputs,
                                           const TensorView& window) {
-  Guards guards("window_sizes_forward");
+  Guards guards(target(), "window_sizes_forward");
   WindowInputs in = inputs;
   TensorView out = window;
   guards.input(in.x, "x");
@@ -88,7 +91,7 @@ void GuardedBackend::window_sizes_forward(const WindowProblem& problem, const Wi
 
 void GuardedBackend::window_sizes_backward(const WindowProblem& problem, const WindowInputs& inputs,
                                            const TensorView& dwindow, const WindowGradients& gradients) {
-  Guards guards("window_sizes_backward");
+  Guards guards(target(), "window_sizes_backward");
   WindowInputs in = inputs;
   TensorView upstream = dwindow;
   WindowGradients g = gradients;
@@ -104,7 +107,7 @@ void GuardedBackend::window_sizes_backward(const WindowProblem& problem, const W
 }
 
 void GuardedBackend::energies_forward(const EnergyInputs& inputs, const Energies& energies) {
-  Guards guards("energies_forward");
+  Guards guards(target(), "energies_forward");
   EnergyInputs in = inputs;
   Energies out = energies;
   guards.input(in.x, "x");
@@ -117,7 +120,7 @@ void GuardedBackend::energies_forward(const EnergyInputs& inputs, const Energies
 
 void GuardedBackend::energies_backward(const EnergyInputs& inputs, const Energies& energy_gradients,
                                        const EnergyGradients& gradients) {
-  Guards guards("energies_backward");
+  Guards guards(target(), "energies_backward");
   EnergyInputs in = inputs;
   Energies upstream = energy_gradients;
   EnergyGradients g = gradients;
@@ -133,7 +136,7 @@ void GuardedBackend::energies_backward(const EnergyInputs& inputs, const Energie
 
 void GuardedBackend::select_landmarks_forward(const SelectionProblem& problem, const SelectionInputs& inputs,
                                               const SelectionOutputs& outputs) {
-  Guards guards("select_landmarks_forward");
+  Guards guards(target(), "select_landmarks_forward");
   SelectionInputs in = inputs;
   SelectionOutputs out = outputs;
   guards.input(in.nx, "nx");
@@ -149,7 +152,7 @@ void GuardedBackend::select_landmarks_forward(const SelectionProblem& problem, c
 
 void GuardedBackend::select_landmarks_backward(const SelectionProblem& problem, const SelectionInputs& inputs,
                                                const SelectionSaved& saved, const SelectionGradients& gradients) {
-  Guards guards("select_landmarks_backward");
+  Guards guards(target(), "select_landmarks_backward");
   SelectionInputs in = inputs;
   SelectionSaved kept = saved;
   SelectionGradients g = gradients;
@@ -159,7 +162,7 @@ void GuardedBackend::select_landmarks_backward(const SelectionProblem& problem, 
   guards.input(in.cu_seqlens, "cu_seqlens");
   guards.input(kept.landmarks, "landmarks");
   guards.input(kept.dlandmark_log_weight, "dlandmark_log_weight");
-  const std::int64_t rows = written_rows(inputs.cu_seqlens);
+  const std::int64_t rows = written_rows(target(), inputs.cu_seqlens);
   guards.output(g.dnx, "dnx", rows);
   guards.output(g.dnv, "dnv", rows);
   guards.output(g.dalpha_raw, "dalpha_raw");
@@ -168,7 +171,7 @@ void GuardedBackend::select_landmarks_backward(const SelectionProblem& problem, 
 }
 
 void GuardedBackend::rmsnorm_forward(const RmsNormProblem& problem, const RmsNormInputs& inputs, const TensorView& y) {
-  Guards guards("rmsnorm_forward");
+  Guards guards(target(), "rmsnorm_forward");
   RmsNormInputs in = inputs;
   TensorView out = y;
   guards.input(in.x, "x");
@@ -180,7 +183,7 @@ void GuardedBackend::rmsnorm_forward(const RmsNormProblem& problem, const RmsNor
 
 void GuardedBackend::rmsnorm_backward(const RmsNormProblem& problem, const RmsNormInputs& inputs, const TensorView& dy,
                                       const RmsNormGradients& gradients) {
-  Guards guards("rmsnorm_backward");
+  Guards guards(target(), "rmsnorm_backward");
   RmsNormInputs in = inputs;
   TensorView upstream = dy;
   RmsNormGradients g = gradients;
@@ -194,33 +197,33 @@ void GuardedBackend::rmsnorm_backward(const RmsNormProblem& problem, const RmsNo
 }
 
 void GuardedBackend::rope_forward(const RopeProblem& problem, const RopeInputs& inputs, const TensorView& y) {
-  Guards guards("rope_forward");
+  Guards guards(target(), "rope_forward");
   RopeInputs in = inputs;
   TensorView out = y;
   guards.input(in.x, "x");
   guards.input(in.positions, "positions");
   guards.input(in.cu_seqlens, "cu_seqlens");
-  guards.output(out, "y", written_rows(inputs.cu_seqlens));
+  guards.output(out, "y", written_rows(target(), inputs.cu_seqlens));
   target().rope_forward(problem, in, out);
   guards.finish();
 }
 
 void GuardedBackend::rope_backward(const RopeProblem& problem, const RopeInputs& inputs, const TensorView& dy,
                                    const TensorView& dx) {
-  Guards guards("rope_backward");
+  Guards guards(target(), "rope_backward");
   RopeInputs in = inputs;
   TensorView upstream = dy, out = dx;
   guards.input(in.x, "x");
   guards.input(in.positions, "positions");
   guards.input(in.cu_seqlens, "cu_seqlens");
   guards.input(upstream, "dy");
-  guards.output(out, "dx", written_rows(inputs.cu_seqlens));
+  guards.output(out, "dx", written_rows(target(), inputs.cu_seqlens));
   target().rope_backward(problem, in, upstream, out);
   guards.finish();
 }
 
 void GuardedBackend::swiglu_forward(const SwigluInputs& inputs, const TensorView& y) {
-  Guards guards("swiglu_forward");
+  Guards guards(target(), "swiglu_forward");
   SwigluInputs in = inputs;
   TensorView out = y;
   guards.input(in.gate, "gate");
@@ -232,7 +235,7 @@ void GuardedBackend::swiglu_forward(const SwigluInputs& inputs, const TensorView
 
 void GuardedBackend::swiglu_backward(const SwigluInputs& inputs, const TensorView& dy,
                                      const SwigluGradients& gradients) {
-  Guards guards("swiglu_backward");
+  Guards guards(target(), "swiglu_backward");
   SwigluInputs in = inputs;
   TensorView upstream = dy;
   SwigluGradients g = gradients;
@@ -247,7 +250,7 @@ void GuardedBackend::swiglu_backward(const SwigluInputs& inputs, const TensorVie
 
 void GuardedBackend::cross_entropy_forward(const CrossEntropyProblem& problem, const CrossEntropyInputs& inputs,
                                            const TensorView& loss) {
-  Guards guards("cross_entropy_forward");
+  Guards guards(target(), "cross_entropy_forward");
   CrossEntropyInputs in = inputs;
   TensorView out = loss;
   guards.input(in.hidden, "hidden");
@@ -260,7 +263,7 @@ void GuardedBackend::cross_entropy_forward(const CrossEntropyProblem& problem, c
 
 void GuardedBackend::cross_entropy_backward(const CrossEntropyProblem& problem, const CrossEntropyInputs& inputs,
                                             const TensorView& dloss, const CrossEntropyGradients& gradients) {
-  Guards guards("cross_entropy_backward");
+  Guards guards(target(), "cross_entropy_backward");
   CrossEntropyInputs in = inputs;
   TensorView upstream = dloss;
   CrossEntropyGradients g = gradients;
@@ -275,7 +278,7 @@ void GuardedBackend::cross_entropy_backward(const CrossEntropyProblem& problem, 
 }
 
 void GuardedBackend::adamw_step(const AdamWProblem& problem, const AdamWInputs& inputs, const AdamWOutputs& outputs) {
-  Guards guards("adamw_step");
+  Guards guards(target(), "adamw_step");
   AdamWInputs in = inputs;
   AdamWOutputs out = outputs;
   guards.input(in.param, "param");

@@ -1,4 +1,4 @@
-// A host backend whose every tensor lies in a guarded buffer of its own.
+// A backend, of the host or of a device, whose every tensor lies in a guarded buffer of its own.
 //
 // Inputs keep their strides; the bytes around and between their elements are NaN, so that a read outside the view
 // shows, and must be unchanged afterwards. Outputs start as a sentinel: the rows that the contract writes must all have

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "device_memory.hpp"
 #include "internal/elements.hpp"
 #include "suites/suite.hpp"
 
@@ -14,39 +15,26 @@ constexpr std::int64_t margin = 256, alignment = 64;
 constexpr std::byte sentinel_of(DType dtype) { return dtype == DType::i32 ? std::byte{0xa5} : std::byte{0xff}; }
 constexpr std::byte nan_low{0xff}, nan_high{0x7f};  // around inputs: another NaN
 
-/// Lowest and one past the highest element offset that the view touches.
-struct Span {
-  std::int64_t low = 0, high = 0;
-};
-
-Span span_of(const TensorView& view) {
-  if (view.size() == 0) return {};
-  Span span{0, 1};
-  for (int dim = 0; dim < view.rank; ++dim) {
-    const auto n = static_cast<std::size_t>(dim);
-    const std::int64_t reach = (view.shape[n] - 1) * view.strides[n];
-    (reach < 0 ? span.low : span.high) += reach;
-  }
-  return span;
-}
-
 }  // namespace
 
 Guards::Buffer& Guards::make(TensorView& view, std::string_view name, std::byte even, std::byte odd) {
-  const Span span = span_of(view);
+  const Extent extent = extent_of(view);
   const auto size = static_cast<std::int64_t>(size_of(view.dtype));
   Buffer& buffer = buffers_.emplace_back();
   buffer.name = name;
   buffer.written = false;
   buffer.rows = all_rows;
-  buffer.original = buffer.guarded = view;
-  buffer.bytes.resize(static_cast<std::size_t>((span.high - span.low) * size + 2 * margin + alignment));
+  buffer.original = buffer.guarded = buffer.image = view;
+  buffer.bytes.resize(static_cast<std::size_t>(extent.size() * size + 2 * margin + alignment));
   for (std::size_t n = 0; n < buffer.bytes.size(); ++n) buffer.bytes[n] = n % 2 == 0 ? even : odd;
+  buffer.memory = backend_.allocate(buffer.bytes.size());
   // the first element keeps its alignment, so that the same code path runs
-  const auto base =
-      reinterpret_cast<std::uintptr_t>(buffer.bytes.data()) + static_cast<std::uintptr_t>(margin - span.low * size);
-  const auto shift = (reinterpret_cast<std::uintptr_t>(view.data) - base) % static_cast<std::uintptr_t>(alignment);
-  buffer.guarded.data = reinterpret_cast<void*>(base + shift);
+  const auto start = reinterpret_cast<std::uintptr_t>(buffer.memory.get());
+  const auto before = static_cast<std::uintptr_t>(margin - extent.low * size);
+  const auto shift = (reinterpret_cast<std::uintptr_t>(view.data) - start - before) % std::uintptr_t{alignment};
+  buffer.guarded.data = static_cast<std::byte*>(buffer.memory.get()) + before + shift;
+  buffer.image.data = buffer.bytes.data() + before + shift;
+  buffer.image.device = Device{};
   view = buffer.guarded;
   return buffer;
 }
@@ -54,8 +42,9 @@ Guards::Buffer& Guards::make(TensorView& view, std::string_view name, std::byte 
 void Guards::input(TensorView& view, std::string_view name) {
   if (!view.present()) return;
   Buffer& buffer = make(view, name, nan_low, nan_high);
-  copy_elements(buffer.original, buffer.guarded);
+  copy_elements(downloaded(backend_, buffer.original), buffer.image);
   buffer.before = buffer.bytes;
+  upload(backend_, buffer.memory.get(), buffer.bytes.data(), buffer.bytes.size());
 }
 
 void Guards::output(TensorView& view, std::string_view name, std::int64_t rows) {
@@ -63,14 +52,17 @@ void Guards::output(TensorView& view, std::string_view name, std::int64_t rows) 
   Buffer& buffer = make(view, name, sentinel_of(view.dtype), sentinel_of(view.dtype));
   buffer.written = true;
   buffer.rows = rows;
+  upload(backend_, buffer.memory.get(), buffer.bytes.data(), buffer.bytes.size());
 }
 
 void Guards::finish() {
-  for (Buffer& buffer : buffers_)
+  for (Buffer& buffer : buffers_) {
+    download(backend_, buffer.bytes.data(), buffer.memory.get(), buffer.bytes.size());
     if (buffer.written)
       check_output(buffer);
     else
       check_input(buffer);
+  }
 }
 
 void Guards::check_input(const Buffer& buffer) const {
@@ -78,25 +70,27 @@ void Guards::check_input(const Buffer& buffer) const {
 }
 
 void Guards::check_output(Buffer& buffer) const {
-  const std::size_t size = size_of(buffer.guarded.dtype);
-  const std::byte sentinel = sentinel_of(buffer.guarded.dtype);
-  const std::int64_t rows = buffer.guarded.rank == 0 ? 1 : buffer.guarded.shape[0];
-  const std::int64_t per_row = rows == 0 ? 0 : buffer.guarded.size() / rows;
+  const std::size_t size = size_of(buffer.image.dtype);
+  const std::byte sentinel = sentinel_of(buffer.image.dtype);
+  const std::int64_t rows = buffer.image.rank == 0 ? 1 : buffer.image.shape[0];
+  const std::int64_t per_row = rows == 0 ? 0 : buffer.image.size() / rows;
   const std::int64_t written_rows = buffer.rows == all_rows ? rows : buffer.rows;
+  const Tensor original = downloaded(backend_, buffer.original);
   std::int64_t element = 0, missing = 0, stray = 0;
   internal::for_each_element(
-      [&](std::int64_t at, std::int64_t original) {
-        std::byte* value = static_cast<std::byte*>(buffer.guarded.data) + at * static_cast<std::int64_t>(size);
+      [&](std::int64_t at, std::int64_t there) {
+        std::byte* value = static_cast<std::byte*>(buffer.image.data) + at * static_cast<std::int64_t>(size);
         const bool touched = std::any_of(value, value + size, [&](std::byte b) { return b != sentinel; });
         const bool expected = element++ / std::max<std::int64_t>(per_row, 1) < written_rows;
         missing += expected && !touched;
         stray += touched && !expected;
         if (!touched) return;
-        std::memcpy(static_cast<std::byte*>(buffer.original.data) + original * static_cast<std::int64_t>(size), value,
+        std::memcpy(static_cast<std::byte*>(original.view().data) + there * static_cast<std::int64_t>(size), value,
                     size);
         std::fill(value, value + size, sentinel);
       },
-      buffer.guarded, buffer.original);
+      buffer.image, original.view());
+  upload_image(backend_, buffer.original, original);
   if (std::any_of(buffer.bytes.begin(), buffer.bytes.end(), [&](std::byte b) { return b != sentinel; }))
     fail(buffer, "bytes outside the output were written");
   if (missing > 0) fail(buffer, std::to_string(missing) + " elements of the output were never written");

@@ -1,20 +1,21 @@
-// Guarded copies of one call's tensors; see guarded_backend.hpp.
+// Guarded copies of one call's tensors in the backend's memory; see guarded_backend.hpp.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "dsalt/tensor.hpp"
+#include "dsalt/backend.hpp"
 
 namespace dsalt::verification {
 
 class Guards {
  public:
-  explicit Guards(std::string_view operation) : operation_(operation) {}
+  Guards(Backend& backend, std::string_view operation) : backend_(backend), operation_(operation) {}
 
   /// Replaces a present view by a guarded copy of the same shape and strides.
   void input(TensorView& view, std::string_view name);
@@ -29,14 +30,18 @@ class Guards {
     std::string name;
     bool written;  // an output
     std::int64_t rows;
-    TensorView original, guarded;
-    std::vector<std::byte> bytes, before;
+    TensorView original, guarded;   // in the backend's memory
+    std::shared_ptr<void> memory;   // of `guarded`, margins included
+    std::vector<std::byte> before;  // what went there
+    std::vector<std::byte> bytes;   // a host image of it
+    TensorView image;               // `guarded` in that image
   };
   Buffer& make(TensorView& view, std::string_view name, std::byte even, std::byte odd);
   void check_input(const Buffer& buffer) const;
   void check_output(Buffer& buffer) const;
   [[noreturn]] void fail(const Buffer& buffer, std::string_view what) const;
 
+  Backend& backend_;
   std::string operation_;
   std::deque<Buffer> buffers_;
 };

@@ -24,6 +24,10 @@ std::vector<std::int64_t> index_of(std::int64_t linear, const TensorView& view) 
   return index;
 }
 
+std::string call_name(Operation op, Direction direction) {
+  return std::string(name_of(op)) + (direction == Direction::forward ? " forward" : " backward");
+}
+
 double element_at(const TensorView& view, const std::vector<std::int64_t>& index) {
   std::int64_t offset = 0;
   for (std::size_t dim = 0; dim < index.size(); ++dim) offset += index[dim] * view.strides[dim];
@@ -42,11 +46,20 @@ std::unique_ptr<Backend> Context::with_threads(int threads) const {
   return make_backend_under_test(options);
 }
 
+bool Context::promises(bool Reproducibility::*promise, Operation op, Direction direction) {
+  if (backend_->reproducibility(op, direction).*promise) return true;
+  const bool owed = promise == &Reproducibility::run || promise == &Reproducibility::batch;
+  if (options_.backend_options.deterministic && owed)
+    throw CheckFailure(std::string(backend_->name()) + " is deterministic and does not promise " +
+                       (promise == &Reproducibility::run ? "run" : "batch") + " for " + call_name(op, direction));
+  return false;
+}
+
 void Context::require_promise(bool Reproducibility::*promise, std::string_view called, Operation op,
                               Direction direction) {
-  if (backend_->reproducibility(op, direction).*promise) return;
+  if (promises(promise, op, direction)) return;
   throw Skip(std::string(backend_->name()) + " does not promise reproducibility of kind \"" + std::string(called) +
-             "\" for " + std::string(name_of(op)) + (direction == Direction::forward ? " forward" : " backward"));
+             "\" for " + call_name(op, direction));
 }
 
 std::int64_t count_differences(const TensorView& a, const TensorView& b, std::int64_t* first) {

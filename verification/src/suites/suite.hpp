@@ -30,8 +30,13 @@ class Context {
   explicit Context(const SuiteOptions& options);
   Backend& backend() { return *backend_; }
   Backend& reference() { return *reference_; }
+  /// The backend under test once more.
+  std::unique_ptr<Backend> another() const { return with_threads(options_.backend_options.threads); }
   /// The backend under test on its own number of threads.
   std::unique_ptr<Backend> with_threads(int threads) const;
+  /// Whether the backend under test makes a promise. CheckFailure when it does not, was made in the deterministic mode
+  /// and must in that mode: run and batch.
+  bool promises(bool Reproducibility::*promise, Operation op, Direction direction);
   /// Skip, unless the backend under test makes the promise for these operations in this direction.
   void require_promise(bool Reproducibility::*promise, std::string_view called, Operation op, Direction direction);
 

@@ -11,8 +11,9 @@ namespace dsalt::verification {
 struct ReportHeader {
   std::string backend;  // name() and description() of what ran
   std::string description;
-  std::string command;      // the command line that reproduces the run
-  std::string text_file{};  // of suite "text", for the commands that rerun one of its cases
+  std::string command;         // the command line that reproduces the run
+  std::string text_file{};     // of suite "text", for the commands that rerun one of its cases
+  bool deterministic = false;  // BackendOptions::deterministic, for these commands
 };
 
 DSALT_API std::string to_table(const std::vector<Result>& results, const ReportHeader& header);
