@@ -23,9 +23,14 @@ namespace fake_device {
 
 using namespace dsalt;
 
-/// Device addresses and the host bytes behind them. Outlives the backend as long as some tensor does.
+/// Device addresses and the host bytes behind them: one memory, however many instances work on it.
 class Memory : public std::enable_shared_from_this<Memory> {
  public:
+  static const std::shared_ptr<Memory>& of_process() {
+    static const auto memory = std::make_shared<Memory>();
+    return memory;
+  }
+
   std::shared_ptr<void> allocate(std::size_t bytes) {
     constexpr std::size_t page = 4096;
     const std::size_t size = (bytes / page + 1) * page;
@@ -217,7 +222,7 @@ class FakeDevice : public verification::ForwardingBackend {
 
   int index_, calls_ = 0;
   std::string name_;
-  std::shared_ptr<Memory> memory_ = std::make_shared<Memory>();
+  std::shared_ptr<Memory> memory_ = Memory::of_process();
   std::vector<std::function<void()>> queue_;
 };
 
