@@ -27,10 +27,12 @@ if(TARGET dsalt_verification)
   install(DIRECTORY verification/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
 endif()
 
-if(TARGET dsalt_command)
-  install(TARGETS dsalt_command)
-  set_target_properties(dsalt_command PROPERTIES INSTALL_RPATH "$ORIGIN/${lib_from_bin}" INSTALL_RPATH_USE_LINK_PATH ON)
-endif()
+foreach(program dsalt_command dsalt_gpu_bench)
+  if(TARGET ${program})
+    install(TARGETS ${program})
+    set_target_properties(${program} PROPERTIES INSTALL_RPATH "$ORIGIN/${lib_from_bin}" INSTALL_RPATH_USE_LINK_PATH ON)
+  endif()
+endforeach()
 
 # find_package(dsalt)
 configure_package_config_file(cmake/dsaltConfig.cmake.in ${PROJECT_BINARY_DIR}/dsaltConfig.cmake

@@ -15,11 +15,6 @@ std::uint64_t mixed(std::uint64_t counter) {
   return z ^ (z >> 31);
 }
 
-/// A whole number in [0, count).
-std::int64_t draw(std::uint64_t counter, std::int64_t count) {
-  return static_cast<std::int64_t>(((mixed(counter) >> 32) * static_cast<std::uint64_t>(count)) >> 32);
-}
-
 bool on_host(const Backend& backend) { return backend.device().type == DeviceType::cpu; }
 
 /// The block of random numbers in the bytes of `dtype`.
@@ -53,6 +48,10 @@ void repeat(Backend& backend, const std::vector<char>& block, void* to, std::siz
 std::size_t bytes_of(const TensorView& view) { return static_cast<std::size_t>(view.size()) * size_of(view.dtype); }
 
 }  // namespace
+
+std::int64_t draw(std::uint64_t counter, std::int64_t count) {
+  return static_cast<std::int64_t>(((mixed(counter) >> 32) * static_cast<std::uint64_t>(count)) >> 32);
+}
 
 Tensor random_tensor(Backend& backend, std::span<const std::int64_t> shape, DType dtype, std::uint64_t seed) {
   Tensor tensor = empty(backend, shape, dtype);

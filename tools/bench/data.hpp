@@ -9,6 +9,9 @@
 
 namespace dsalt::benchmark {
 
+/// A whole number in [0, count) that looks random and follows from the counter.
+std::int64_t draw(std::uint64_t counter, std::int64_t count);
+
 /// Numbers between -1 and 1 that look random: a block of 65521 repeats.
 Tensor random_tensor(Backend& backend, std::span<const std::int64_t> shape, DType dtype, std::uint64_t seed);
 inline Tensor random_tensor(Backend& backend, std::initializer_list<std::int64_t> shape, DType dtype,

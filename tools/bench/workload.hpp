@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ struct Cost {
 struct Prepared {
   Cost cost;
   std::function<void()> call;
+  std::map<std::string, Tensor> tensors = {};  // attention only, by the names of the contract: who reads results
 };
 
 /// Counts the pairs that a backend's tiles execute for a call whose tensors are in host memory; empty when not known.
@@ -55,7 +57,7 @@ Workload select_landmarks_workload(const Shape& shape, DType dtype, Direction di
 Workload rmsnorm_workload(const Shape& shape, DType dtype, Direction direction);
 Workload rope_workload(const Shape& shape, DType dtype, Direction direction);
 Workload swiglu_workload(const Shape& shape, DType dtype, Direction direction);
-Workload cross_entropy_workload(const Shape& shape, DType dtype, Direction direction);
+Workload cross_entropy_workload(const Shape& shape, DType dtype, Direction direction, std::int64_t most_rows = 1024);
 Workload adamw_workload(const Shape& shape, DType dtype);
 
 /// A workload that needs `elements` of the main dtype and `extra` bytes besides, and nothing else settled.

@@ -71,6 +71,7 @@ Prepared prepare(Backend& backend, const CountExecuted& count_executed, const Sh
   inputs.landmarks = lists;
   const AdmittedPairs admitted = count_admitted(problem, inputs);
   Prepared prepared{cost_of(s, dtype, direction, admitted), {}};
+  prepared.tensors = {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse}};
   if (count_executed) prepared.cost.executed_pairs = as_double(count_executed(problem, inputs));
 
   windows = on_device(backend, windows);
@@ -85,6 +86,7 @@ Prepared prepare(Backend& backend, const CountExecuted& count_executed, const Sh
   forward();
   const Tensor dout = random_tensor(backend, q_shape, dtype, 4), dq = output_tensor(backend, q_shape, dtype),
                dk = output_tensor(backend, k_shape, dtype), dv = output_tensor(backend, k_shape, dtype);
+  prepared.tensors.insert({{"dout", dout}, {"dq", dq}, {"dk", dk}, {"dv", dv}});
   AttentionSaved saved;
   saved.out = out;
   saved.lse = lse;

@@ -2,7 +2,7 @@
 //
 //   rmsnorm  4, backward 9        rope  3, backward 3        swiglu (of [R, 4 d])  5, backward 11
 //   cross_entropy  2 R d V, backward 6 R d V (the logits are not stored, so they are computed again), V = 32000 and
-//                  R at most 1024
+//                  R at most 1024 unless more are asked for
 //   adamw  14, on the 12 d^2 parameters of a block
 //
 // bytes: inputs that are needed and outputs, each once.
@@ -91,8 +91,8 @@ Workload swiglu_workload(const Shape& s, DType dtype, Direction direction) {
   return work;
 }
 
-Workload cross_entropy_workload(const Shape& s, DType dtype, Direction direction) {
-  constexpr std::int64_t vocabulary = 32000, most_rows = 1024;
+Workload cross_entropy_workload(const Shape& s, DType dtype, Direction direction, std::int64_t most_rows) {
+  constexpr std::int64_t vocabulary = 32000;
   const bool backward = direction == Direction::backward;
   const std::int64_t rows = std::min(s.tokens(), most_rows), d = s.model_width();
   const double elements = as_double(rows + vocabulary) * as_double(d);
