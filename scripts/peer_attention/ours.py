@@ -18,17 +18,22 @@ def run_dsalt(command, allowed=(0,)):
     return result.stdout
 
 
-def find_dsalt(path):
+def find_program(name, option, path):
+    """The program that `option` named, or the one that was built here, or the one on PATH."""
     if path:
         if not os.path.isfile(path) or not os.access(path, os.X_OK):
-            raise Missing(f"--dsalt: got {path}, which is no program; need one such as build/release/bin/dsalt")
+            raise Missing(f"{option}: got {path}, which is no program; need one such as build/release/bin/{name}")
         return os.path.abspath(path)
-    built = os.path.join(ROOT, "build", "release", "bin", "dsalt")
-    found = built if os.access(built, os.X_OK) else shutil.which("dsalt")
+    built = os.path.join(ROOT, "build", "release", "bin", name)
+    found = built if os.access(built, os.X_OK) else shutil.which(name)
     if not found:
-        raise Missing("no dsalt command in build/release/bin or on PATH; build it: "
-                      "cmake --preset release && cmake --build --preset release, or name it: --dsalt PATH")
+        raise Missing(f"no {name} command in build/release/bin or on PATH; build it: "
+                      f"cmake --preset release && cmake --build --preset release, or name it: {option} PATH")
     return found
+
+
+def find_dsalt(path):
+    return find_program("dsalt", "--dsalt", path)
 
 
 def version(dsalt):

@@ -3,6 +3,8 @@ forms that PyTorch takes, a mask and the blocks of FlexAttention."""
 import numpy as np
 import torch
 
+from .drawn import mixed
+
 
 class Problem:
     """Which keys each query admits: a window (a number, or one for each query) and landmark lists [B,H,T,K]."""
@@ -100,14 +102,6 @@ def attention_by_definition(problem, tensors, shorter=0):
         heads.append(torch.stack(rows))
     out = torch.stack(heads).view(dout.shape)
     return [out.detach(), *torch.autograd.grad(out, leaves, dout)]
-
-
-def mixed(counter):
-    """SplitMix64, by which `dsalt bench` draws."""
-    z = counter * np.uint64(0x9e3779b97f4a7c15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xbf58476d1ce4e5b9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94d049bb133111eb)
-    return z ^ (z >> np.uint64(31))
 
 
 def drawn_lists(batch, heads, tokens, landmarks, chunk):
