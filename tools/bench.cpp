@@ -117,6 +117,7 @@ void run_rows(Backend& backend, const DeviceLimits& limits, const Selection& sel
 BackendOptions options_of(const BenchArguments& arguments) {
   BackendOptions options;
   options.threads = arguments.threads;
+  options.deterministic = arguments.deterministic;
   return options;
 }
 

@@ -188,6 +188,7 @@ void add_bench(CLI::App& app, BenchArguments& a, std::function<int()>& command) 
       ->capture_default_str()
       ->check(between(0.0, 1e9));
   add_threads(sub, a.threads);
+  sub->add_flag("--deterministic", a.deterministic, "make the backends in their deterministic mode (cuda)");
   sub->add_flag("--scaling", a.scaling, "instead: time over N from 1024 to 32768 with its slope, and over threads");
   sub->add_option("--json", a.json, "write one JSON object per row, for --compare and other programs")
       ->type_name("FILE");
@@ -198,7 +199,7 @@ void add_bench(CLI::App& app, BenchArguments& a, std::function<int()>& command) 
                              ->expected(2);
   CLI::Option* list = sub->add_flag("--list", a.list, "print operations and shapes and stop");
   for (const char* name : {"--backend", "--operation", "--shape", "--dtype", "--windows", "--scaling", "--json",
-                           "--report", "--threads"}) {
+                           "--report", "--threads", "--deterministic"}) {
     compare->excludes(sub->get_option(name));
   }
   compare->excludes(list);

@@ -66,7 +66,7 @@ struct BenchArguments {
   std::string windows;                  // empty: the shape's own
   std::int64_t chunk = 128;             // 0: one landmark list for all rows
   double min_time = 0.5, max_time = 3;  // seconds per row and per call
-  bool scaling = false, list = false;
+  bool scaling = false, list = false, deterministic = false;
   std::string json, report;          // paths; empty: not written
   std::vector<std::string> compare;  // two result files, or none
   int threads = 0;
