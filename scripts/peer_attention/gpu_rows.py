@@ -133,7 +133,10 @@ def both_passes(rows):
 
 
 def error_text(error):
-    return f"  {error['of']} off by {error['largest']:.1e}, RMS {error['rms']:.1e}" if error else ""
+    if not error:
+        return ""
+    largest, rms = (float("nan") if error[key] is None else error[key] for key in ("largest", "rms"))  # JSON has no NaN
+    return f"  {error['of']} off by {largest:.1e}, RMS {rms:.1e}"
 
 
 def print_row(row):

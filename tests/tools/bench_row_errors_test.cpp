@@ -1,6 +1,8 @@
 // Sampled rows against the definition: small errors where a backend is right, large ones where it is not, on every
 // mask.
 #include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <limits>
 
 #include "../verification/fake_device.hpp"
 #include "dsalt/registry.hpp"
@@ -21,6 +23,17 @@ struct ShortWindow : verification::ForwardingBackend {
     target().attention_forward(problem, inputs, outputs);
     for (std::int64_t n = 0; inputs.window.present() && n < inputs.window.size(); ++n)
       ++*inputs.window.at<std::int32_t>(n);
+  }
+};
+
+/// One row of the output is NaN.
+struct NanRow : verification::ForwardingBackend {
+  using ForwardingBackend::ForwardingBackend;
+  void attention_forward(const AttentionProblem& problem, const AttentionInputs& inputs,
+                         const AttentionOutputs& outputs) override {
+    target().attention_forward(problem, inputs, outputs);
+    for (std::int64_t t = 0; t < outputs.out.shape[3]; ++t)
+      *outputs.out.at<float>(t) = std::numeric_limits<float>::quiet_NaN();
   }
 };
 
@@ -54,6 +67,11 @@ BOOST_AUTO_TEST_CASE(are_large_where_it_is_not) {
   fake_device::FakeDevice device(std::make_unique<ShortWindow>(make_backend("cpu")));
   const RowErrors errors = errors_at(device, "2,4/2,200,16,20,5", DType::f32, Direction::forward);
   BOOST_TEST(errors.largest > 0.01 * errors.magnitude);
+
+  fake_device::FakeDevice nan(std::make_unique<NanRow>(make_backend("cpu")));
+  const RowErrors unknown = errors_at(nan, "1,1,4,16,full", DType::f32, Direction::forward);
+  BOOST_TEST(std::isnan(unknown.largest));
+  BOOST_TEST(std::isnan(unknown.rms));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

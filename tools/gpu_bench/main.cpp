@@ -57,7 +57,8 @@ Json of_timing(const Timing& timing) {
 /// One row: from a graph, eagerly, and the errors.
 Json measure(Backend& backend, const WorkStream& stream, const Workload& work, const Shape& shape,
              const Arguments& arguments) {
-  Json row = {{"operation", work.operation}, {"shape", work.shape}, {"dtype", name_of(work.dtype)}, {"skipped", {}}};
+  Json row = {
+      {"operation", work.operation}, {"shape", work.shape}, {"dtype", name_of(work.dtype)}, {"skipped", nullptr}};
   try {
     if (!work.refused.empty()) throw Unsupported(work.refused);
     if (const Support support = backend.supports(work.kind, work.direction, work.dtype); !support)
