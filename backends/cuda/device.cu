@@ -1,7 +1,9 @@
 // Finds out whether a CUDA device can run this module's code, without assuming that there is a driver.
 #include <cuda_runtime.h>
 
+#include "context.hpp"
 #include "device.hpp"
+#include "dsalt/errors.hpp"
 
 namespace dsalt::cuda {
 namespace {
@@ -18,22 +20,6 @@ std::string version_string(int version) {
 std::string failure(const char* call, cudaError_t error) {
   return std::string(call) + " failed: " + cudaGetErrorString(error);
 }
-
-/// Returns to the caller's device, and leaves no error behind for the next call to find.
-class CurrentDevice {
- public:
-  CurrentDevice() : known_(cudaGetDevice(&previous_) == cudaSuccess) {}
-  ~CurrentDevice() {
-    if (known_) cudaSetDevice(previous_);
-    cudaGetLastError();
-  }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-
- private:
-  int previous_ = 0;
-  bool known_;
-};
 
 DeviceState unusable(std::string reason) { return {false, std::move(reason)}; }
 
@@ -66,16 +52,19 @@ DeviceState inspect_device(int index) {
                     std::to_string(oldest_capability / 10) + "." + std::to_string(oldest_capability % 10) +
                     " or newer");
 
-  const CurrentDevice restore;
   const std::string named = device + " (" + properties.name + ")";
-  if (const cudaError_t error = cudaSetDevice(index); error != cudaSuccess)
-    return unusable(named + ": " + failure("cudaSetDevice", error));
-  cudaFuncAttributes attributes{};
-  const cudaError_t found = cudaFuncGetAttributes(&attributes, presence_kernel);
-  if (found == cudaErrorNoKernelImageForDevice || found == cudaErrorInvalidDeviceFunction ||
-      found == cudaErrorUnsupportedPtxVersion)
-    return unusable(named + ": no code for compute capability " + capability + " in this module");
-  if (found != cudaSuccess) return unusable(named + ": " + failure("cudaFuncGetAttributes", found));
+  try {
+    const CurrentDevice current(index);
+    cudaFuncAttributes attributes{};
+    const cudaError_t found = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(presence_kernel));
+    cudaGetLastError();  // no error stays behind for the caller's next call
+    if (found == cudaErrorNoKernelImageForDevice || found == cudaErrorInvalidDeviceFunction ||
+        found == cudaErrorUnsupportedPtxVersion)
+      return unusable(named + ": no code for compute capability " + capability + " in this module");
+    if (found != cudaSuccess) return unusable(named + ": " + failure("cudaFuncGetAttributes", found));
+  } catch (const DeviceError& error) {
+    return unusable(named + ": " + error.what());
+  }
   return {true, named};
 }
 

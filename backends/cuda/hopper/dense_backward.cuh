@@ -1,0 +1,409 @@
+// The dense backward kernel: one block has one tile of keys and walks the query tiles that see it, for every query head
+// that reads these keys.
+//
+//   S^T = K Q^T, P^T = exp2(scale_log2 S^T - lse_log2), dP^T = V dO^T, dS^T = P^T (dP^T - delta)
+//   dV += P^T dO,  dK += dS^T Q          sums in registers, operand A straight from registers
+//   dQ += dS K                           dS through shared memory; added to float32 sums in global memory
+//
+// One warp copies, two warpgroups compute 64 keys each. dQ's sums lie in the order in which the threads hold them, so
+// that every addition is a coalesced 16 bytes; a last kernel scales, rounds and puts them in place. The additions of
+// different blocks come in any order, unless `kOrdered`: then each query tile takes them in the order of the key tiles.
+#pragma once
+
+#include "dense_call.cuh"
+#include "fragments.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
+
+namespace dsalt::cuda::hopper {
+
+/// Scratch of the backward pass. Query tiles of `rows` rows are numbered through a sequence's heads: tile m of (b, h)
+/// is slot(b, h, m). Rows that do not exist have lse_log2 = inf (their weights are 0) and delta = 0.
+struct QuerySlots {
+  float* statistics = nullptr;  // [slots, 2, rows]: lse * log2(e), delta - dlse
+  float* dq = nullptr;          // [slots, rows * D], in thread order
+  int* turns = nullptr;         // [slots]: key tiles that have added to dq
+  int per_head = 0;             // slots of one head: of one sequence, or of the whole pack
+
+  /// Packed: a closed form with room for every sequence's partial tile.
+  __device__ std::int64_t slot(const DenseCall& call, int rows, int b, int h, int m) const {
+    if (call.cu_q == nullptr) return (static_cast<std::int64_t>(b) * call.hq + h) * per_head + m;
+    return static_cast<std::int64_t>(h) * per_head + (call.cu_q[b] + static_cast<std::int64_t>(b) * rows) / rows + m;
+  }
+};
+
+template <class T, int kHead, int kQueries, bool kCausal, bool kOrdered>
+struct DenseBackward {
+  static constexpr int keys = 128, stages = 2, boxes = kHead / 64, query_boxes = kQueries / 64;
+  static constexpr int consumers = 256, threads = consumers + 128;
+  static constexpr std::uint32_t key_bytes = keys * kHead * 2, query_bytes = kQueries * kHead * 2,
+                                 ds_bytes = keys * kQueries * 2, statistics_bytes = kQueries * 8;
+  static_assert(query_boxes * boxes == 2, "dQ is cut into two 64 x 64 products");
+
+  struct Barriers {
+    Barrier keys_full, q_full[stages], q_empty[stages], do_full[stages], do_empty[stages];
+  };
+  // Shared memory: K, V, then per stage Q and dO, two dS, statistics, barriers.
+  static constexpr std::uint32_t q_at = 2 * key_bytes, do_at = q_at + stages * query_bytes,
+                                 ds_at = do_at + stages * query_bytes, statistics_at = ds_at + 2 * ds_bytes,
+                                 barriers_at = statistics_at + stages * statistics_bytes;
+  static constexpr std::uint32_t shared_bytes = 1024 + barriers_at + 128;
+
+  struct Parameters {
+    CUtensorMap q, k, v, dout;
+    DenseCall call;  // tiles: of keys
+    QuerySlots slots;
+    Rows<T> dk, dv;
+    float scale;
+  };
+
+  unsigned char* shared;
+  const Parameters& p;
+  Barriers& barriers;
+
+  // This block's keys, and the query tiles that see them.
+  bool idle = false;
+  int sequence = 0, kv_head = 0, first_key = 0, key_tile = 0, group = 1, first_tile = 0, last_tile = 0;
+  Extent extent{};
+
+  __device__ DenseBackward(const Parameters& parameters, unsigned char* memory)
+      : shared(memory), p(parameters), barriers(*reinterpret_cast<Barriers*>(memory + barriers_at)) {
+    const DenseCall& call = p.call;
+    group = call.hq / call.hkv;
+    const int n = static_cast<int>(blockIdx.x);
+    if (call.packed_tiles != nullptr) {
+      const int2 tile = call.packed_tiles[n % call.tiles];
+      kv_head = n / call.tiles;
+      sequence = tile.x;
+      key_tile = tile.y;
+      idle = sequence < 0;
+    } else {
+      key_tile = n % call.tiles;
+      kv_head = n / call.tiles % call.hkv;
+      sequence = n / call.tiles / call.hkv;
+    }
+    if (idle) return;
+    extent = extent_of(call, sequence);
+    first_key = key_tile * keys;
+    last_tile = first_key < extent.nk ? (extent.nq + kQueries - 1) / kQueries : 0;
+    if constexpr (kCausal) first_tile = max(0, first_key - (extent.nk - extent.nq)) / kQueries;
+    last_tile = max(last_tile, first_tile);
+  }
+
+  __device__ unsigned char* k_tile() const { return shared; }
+  __device__ unsigned char* v_tile() const { return shared + key_bytes; }
+  __device__ unsigned char* q_tile(int stage) const { return shared + q_at + stage * query_bytes; }
+  __device__ unsigned char* do_tile(int stage) const { return shared + do_at + stage * query_bytes; }
+  __device__ unsigned char* ds_tile(int n) const { return shared + ds_at + n % 2 * ds_bytes; }
+  __device__ float* statistics(int stage) const {
+    return reinterpret_cast<float*>(shared + statistics_at + stage * statistics_bytes);
+  }
+
+  __device__ void init_barriers() const {
+    barrier_init(&barriers.keys_full, 1);
+    for (int stage = 0; stage < stages; ++stage) {
+      barrier_init(&barriers.q_full[stage], 1);
+      barrier_init(&barriers.do_full[stage], 1);
+      barrier_init(&barriers.q_empty[stage], consumers / 32);
+      barrier_init(&barriers.do_empty[stage], consumers / 32);
+    }
+  }
+
+  template <class Body>
+  __device__ void for_queries(Body&& body) const {
+    int n = 0;
+    for (int head = kv_head * group; head < (kv_head + 1) * group; ++head)
+      for (int tile = first_tile; tile < last_tile; ++tile) body(n++, head, tile);
+  }
+
+  __device__ void produce() {
+    const int entry = p.call.cu_q != nullptr ? 0 : sequence;
+    if (last_tile > first_tile) {
+      barrier_expect(&barriers.keys_full, 2 * key_bytes);
+      for (int box = 0; box < boxes; ++box) {
+        tma_load(k_tile() + box * keys * 128, &p.k, &barriers.keys_full, 64 * box, extent.k_start + first_key, kv_head,
+                 entry);
+        tma_load(v_tile() + box * keys * 128, &p.v, &barriers.keys_full, 64 * box, extent.k_start + first_key, kv_head,
+                 entry);
+      }
+    }
+    for_queries([&](int n, int head, int tile) {
+      const int stage = n % stages, parity = n / stages % 2 ^ 1, row = extent.q_start + tile * kQueries;
+      barrier_wait(&barriers.q_empty[stage], parity);
+      barrier_expect(&barriers.q_full[stage], query_bytes + statistics_bytes);
+      for (int box = 0; box < boxes; ++box)
+        tma_load(q_tile(stage) + box * kQueries * 128, &p.q, &barriers.q_full[stage], 64 * box, row, head, entry);
+      bulk_load(statistics(stage),
+                p.slots.statistics + p.slots.slot(p.call, kQueries, sequence, head, tile) * 2 * kQueries,
+                statistics_bytes, &barriers.q_full[stage]);
+      barrier_wait(&barriers.do_empty[stage], parity);
+      barrier_expect(&barriers.do_full[stage], query_bytes);
+      for (int box = 0; box < boxes; ++box)
+        tma_load(do_tile(stage) + box * kQueries * 128, &p.dout, &barriers.do_full[stage], 64 * box, row, head, entry);
+    });
+  }
+
+  struct Consumer {
+    DenseBackward& f;
+    int thread, half, warp, lane, key_row;  // half: which 64 keys; key_row: of the tile, of this thread (and 8 below)
+    float dk[kHead / 2], dv[kHead / 2];
+
+    __device__ Consumer(DenseBackward& backward, int number)
+        : f(backward),
+          thread(number),
+          half(number / 128),
+          warp(number / 32 % 4),
+          lane(number % 32),
+          key_row(64 * (number / 128) + 16 * (number / 32 % 4) + number % 32 / 4) {}
+
+    __device__ void release(Barrier* barrier) const {
+      if (lane == 0) barrier_arrive(barrier);
+    }
+
+    __device__ void issue_key_query(float (&d)[kQueries / 2], const unsigned char* key_tile,
+                                    const unsigned char* query_tile) const {
+      issue_k_major<T, kHead, kQueries, keys, kQueries>(d, key_tile + half * 64 * 128, query_tile);
+    }
+    /// A quarter or half of dQ: 64 queries (box `half` of dS if there are two) by 64 columns (box `half` of K if there
+    /// are).
+    __device__ void issue_dq(float (&d)[32], const unsigned char* ds) const {
+      const std::uint64_t a = tile_descriptor(ds + (query_boxes == 2 ? half * keys * 128 : 0));
+      const std::uint64_t b = tile_descriptor(f.k_tile() + (boxes == 2 ? half * keys * 128 : 0));
+      keep_in_registers(d);
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < keys / 16; ++step)
+        Wgmma<64>::template shared_shared<T, Major::mn, Major::mn>(d, advance(a, step * 2048), advance(b, step * 2048),
+                                                                   step > 0);
+      wgmma_commit();
+    }
+
+    __device__ void run() {
+#pragma unroll
+      for (int n = 0; n < kHead / 2; ++n) dk[n] = dv[n] = 0;
+      if (f.last_tile > f.first_tile) {
+        barrier_wait(&f.barriers.keys_full, 0);
+        const int valid = f.extent.nk - f.first_key;
+        if (valid < keys && f.p.call.shares_tails()) {  // keys past the last are somebody else's
+          clear_rows(f.k_tile(), valid, keys, boxes, thread, consumers);
+          named_sync(1, consumers);
+        }
+        f.for_queries([&](int n, int head, int tile) {
+          const int row0 = tile * kQueries;
+          const int shift = f.extent.nk - f.extent.nq;
+          bool masked = f.first_key + keys > f.extent.nk || row0 + kQueries > f.extent.nq;
+          if constexpr (kCausal) masked |= f.first_key + keys - 1 > row0 + shift;
+          masked ? step<true>(n, head, tile) : step<false>(n, head, tile);
+        });
+      }
+      store();
+    }
+
+    template <bool masked>
+    __device__ void step(int n, int head, int tile) {
+      const int stage = n % stages, parity = n / stages % 2, row0 = tile * kQueries;
+      const int queries = f.extent.nq - row0;  // valid ones
+      float s[kQueries / 2], dp[kQueries / 2];
+      std::uint32_t weights[kQueries / 16][4], ds[kQueries / 16][4];
+
+      barrier_wait(&f.barriers.q_full[stage], parity);
+      if (masked && queries < kQueries && f.p.call.cu_q != nullptr) {  // the rows below are another sequence's
+        barrier_wait(&f.barriers.do_full[stage], parity);
+        clear_rows(f.q_tile(stage), queries, kQueries, boxes, thread, consumers);
+        clear_rows(f.do_tile(stage), queries, kQueries, boxes, thread, consumers);
+        named_sync(1, consumers);
+      }
+      issue_key_query(s, f.k_tile(), f.q_tile(stage));
+      barrier_wait(&f.barriers.do_full[stage], parity);
+      issue_key_query(dp, f.v_tile(), f.do_tile(stage));
+
+      const float* lse = f.statistics(stage);
+      const float* delta = lse + kQueries;
+      wgmma_wait<1>();
+      keep_in_registers(s);
+      const float scale = f.p.call.scale_log2;
+#pragma unroll
+      for (int c = 0; c < kQueries / 8; ++c) {
+        const float2 l = *reinterpret_cast<const float2*>(lse + 8 * c + lane % 4 * 2);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& value = s[4 * c + i];
+          value = exp2_fast(fmaf(value, scale, -(i % 2 ? l.y : l.x)));
+          if constexpr (masked) {
+            const int query = 8 * c + lane % 4 * 2 + i % 2, key = f.first_key + key_row + i / 2 * 8;
+            bool seen = key < f.extent.nk && query < queries;
+            if constexpr (kCausal) seen &= key <= row0 + query + f.extent.nk - f.extent.nq;
+            if (!seen) value = 0;
+          }
+        }
+      }
+      wgmma_wait<0>();
+      keep_in_registers(dp);
+#pragma unroll
+      for (int k = 0; k < kQueries / 16; ++k)
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {  // eight queries
+          const int c = 2 * k + part;
+          const float2 d = *reinterpret_cast<const float2*>(delta + 8 * c + lane % 4 * 2);
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            const float p0 = s[4 * c + 2 * r], p1 = s[4 * c + 2 * r + 1];
+            float d0 = p0 * (dp[4 * c + 2 * r] - d.x), d1 = p1 * (dp[4 * c + 2 * r + 1] - d.y);
+            if constexpr (masked) {  // what is not seen may be NaN
+              d0 = p0 == 0 ? 0 : d0;
+              d1 = p1 == 0 ? 0 : d1;
+            }
+            weights[k][2 * part + r] = round_pair<T>(p0, p1);
+            ds[k][2 * part + r] = round_pair<T>(d0, d1);
+          }
+        }
+
+      unsigned char* shared_ds = f.ds_tile(n);
+#pragma unroll
+      for (int k = 0; k < kQueries / 16; ++k) {
+        const int matrix = lane / 8, row = 64 * half + 16 * warp + matrix % 2 * 8 + lane % 8;
+        const int piece = (2 * k + matrix / 2) % 8, box = k / 4;
+        const std::uint32_t ordered[4] = {ds[k][0], ds[k][1], ds[k][2], ds[k][3]};
+        stmatrix_x4(shared_ds + (box * keys + row) * 128 + (piece ^ row % 8) * 16, ordered);
+      }
+      async_proxy_fence();
+      issue_weighted_rows<T, kQueries, kHead>(dv, weights, f.do_tile(stage));
+      named_sync(1, consumers);  // both halves of dS are there; the one of two steps ago is no longer read
+      float dq[32];
+      issue_dq(dq, shared_ds);
+      issue_weighted_rows<T, kQueries, kHead>(dk, ds, f.q_tile(stage));
+      wgmma_wait<2>();
+      keep_in_registers(dv);
+      release(&f.barriers.do_empty[stage]);
+      wgmma_wait<1>();
+      keep_in_registers(dq);
+      add_dq(dq, head, tile);
+      wgmma_wait<0>();
+      keep_in_registers(dk);
+      release(&f.barriers.q_empty[stage]);
+    }
+
+    __device__ void add_dq(const float (&dq)[32], int head, int tile) const {
+      const std::int64_t slot = f.p.slots.slot(f.p.call, kQueries, f.sequence, head, tile);
+      float* sums = f.p.slots.dq + slot * (kQueries * kHead) + half * 64 * 64 + thread % 128 * 4;
+      if constexpr (kOrdered) wait_for_turn(f.p.slots.turns + slot);
+#pragma unroll
+      for (int c = 0; c < 8; ++c) reduce_add(sums + c * 512, dq[4 * c], dq[4 * c + 1], dq[4 * c + 2], dq[4 * c + 3]);
+      if constexpr (kOrdered) {
+        __threadfence();
+        named_sync(2, consumers);
+        if (thread == 0) atomicAdd(f.p.slots.turns + slot, 1);
+      }
+    }
+    /// Blocks of lower key tiles were started earlier: they come to their turn without this one.
+    __device__ void wait_for_turn(const int* turn) const {
+      if (thread == 0) {
+        int now;
+        do {
+          asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+        } while (now < f.key_tile);
+      }
+      named_sync(2, consumers);
+    }
+
+    /// Padded: keys past k_lengths get zeros. Packed: rows of other sequences are left alone.
+    __device__ void store() {
+      const int end = f.p.call.cu_q != nullptr ? f.extent.nk : f.p.call.nk;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int key = f.first_key + key_row + 8 * r;
+        const std::int64_t at = f.extent.k_start + key;
+        store_row(f.p.dk.at(f.sequence, f.kv_head, at), key < end, dk, r, f.p.scale, lane);
+        store_row(f.p.dv.at(f.sequence, f.kv_head, at), key < end, dv, r, 1.0f, lane);
+      }
+    }
+  };
+
+  __device__ void run(int thread) {
+    if (thread >= consumers) {
+      fewer_registers<24>();
+      if (thread == consumers && !idle) produce();
+    } else {
+      more_registers<240>();
+      if (!idle) Consumer(*this, thread).run();
+    }
+  }
+};
+
+/// Before: statistics of every query row of a slot, zeros in its dq and its turn. One block of 128 threads per slot of
+/// a head.
+template <class T, int kHead, int kRows>
+__global__ void dense_backward_prepare_kernel(DenseCall call, QuerySlots slots, Rows<const T> out, Rows<const T> dout,
+                                              Rows<const float> lse, Rows<const float> dlse) {
+  const int n = static_cast<int>(blockIdx.x);
+  int b = 0, h = 0, m = 0;
+  if (call.packed_tiles != nullptr) {
+    const int2 tile = call.packed_tiles[n % call.tiles];
+    if (tile.x < 0) return;
+    b = tile.x, h = n / call.tiles, m = tile.y;
+  } else {
+    m = n % call.tiles, h = n / call.tiles % call.hq, b = n / call.tiles / call.hq;
+  }
+  const Extent extent = extent_of(call, b);
+  const std::int64_t slot = slots.slot(call, kRows, b, h, m);
+  float4* dq = reinterpret_cast<float4*>(slots.dq + slot * kRows * kHead);
+  for (int at = static_cast<int>(threadIdx.x); at < kRows * kHead / 4; at += 128) dq[at] = float4{};
+  if (threadIdx.x == 0) slots.turns[slot] = 0;
+
+  constexpr int lanes = kHead / 8;  // of a row, eight elements each
+  for (int row = static_cast<int>(threadIdx.x) / lanes; row < kRows; row += 128 / lanes) {
+    const int i = m * kRows + row, lane = static_cast<int>(threadIdx.x) % lanes;
+    const bool exists = i < extent.nq;
+    float sum = 0;
+    if (exists) {
+      const uint4 a = reinterpret_cast<const uint4*>(out.at(b, h, extent.q_start + i))[lane];
+      const uint4 c = reinterpret_cast<const uint4*>(dout.at(b, h, extent.q_start + i))[lane];
+      const T* x = reinterpret_cast<const T*>(&a);
+      const T* y = reinterpret_cast<const T*>(&c);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) sum += widen(x[e]) * widen(y[e]);
+    }
+#pragma unroll
+    for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (lane != 0) continue;
+    float log2_sum = INFINITY;
+    if (exists) {
+      const float value = *lse.at(b, h, extent.q_start + i);
+      if (value != -INFINITY) log2_sum = value * 1.44269504088896341f;
+      if (dlse.data != nullptr) sum -= *dlse.at(b, h, extent.q_start + i);
+    }
+    slots.statistics[slot * 2 * kRows + row] = log2_sum;
+    slots.statistics[(slot * 2 + 1) * kRows + row] = log2_sum == INFINITY ? 0 : sum;
+  }
+}
+
+/// After: dq = scale * sums, from thread order to rows. One block of 256 threads per slot of a head.
+template <class T, int kHead, int kRows>
+__global__ void dense_backward_finish_kernel(DenseCall call, QuerySlots slots, Rows<T> to, float scale) {
+  const int n = static_cast<int>(blockIdx.x);
+  int b = 0, h = 0, m = 0;
+  if (call.packed_tiles != nullptr) {
+    const int2 tile = call.packed_tiles[n % call.tiles];
+    if (tile.x < 0) return;
+    b = tile.x, h = n / call.tiles, m = tile.y;
+  } else {
+    m = n % call.tiles, h = n / call.tiles % call.hq, b = n / call.tiles / call.hq;
+  }
+  const Extent extent = extent_of(call, b);
+  const int thread = static_cast<int>(threadIdx.x), half = thread / 128, lane = thread % 32;
+  const float* sums = slots.dq + slots.slot(call, kRows, b, h, m) * kRows * kHead + half * 64 * 64 + thread % 128 * 4;
+  float d[32];
+#pragma unroll
+  for (int c = 0; c < 8; ++c) {
+    const float4 part = *reinterpret_cast<const float4*>(sums + c * 512);
+    d[4 * c] = part.x, d[4 * c + 1] = part.y, d[4 * c + 2] = part.z, d[4 * c + 3] = part.w;
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = m * kRows + (kRows == 128 ? 64 * half : 0) + 16 * (thread / 32 % 4) + lane / 4 + 8 * r;
+    T* at = to.at(b, h, extent.q_start + row) + (kRows == 128 ? 0 : 64 * half);
+    store_row(at, row < extent.nq, d, r, scale, lane);
+  }
+}
+
+}  // namespace dsalt::cuda::hopper

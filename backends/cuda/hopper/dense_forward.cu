@@ -1,0 +1,104 @@
+#include "dense_forward.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "../launch.cuh"
+#include "dense_forward.cuh"
+#include "dense_short.cuh"
+#include "packed_tiles.cuh"
+#include "tensor_map.hpp"
+#include "warp_specialized.cuh"
+
+namespace dsalt::cuda::hopper {
+namespace {
+
+constexpr const char* operation = "attention_forward";
+
+/// One call, ready to be run by one of the kernels.
+struct Call {
+  const Context& context;
+  const AttentionInputs& in;
+  const AttentionOutputs& out;
+  DenseCall dense;
+
+  std::int64_t pairs() const { return static_cast<std::int64_t>(dense.batch) * dense.hq; }
+
+  /// F's tiles in blocks of its own (`parts` 0: as many as there are multiprocessors) or in clusters of `parts` blocks.
+  template <class F, class T>
+  void run(int parts) const {
+    const bool packed = in.cu_seqlens_q.present();
+    DenseCall call = dense;
+    std::optional<PackedTiles> list;
+    std::int64_t work;
+    if (packed) {
+      list.emplace(context, operation, call.cu_q, call.batch, call.nq, F::rows);
+      call.packed_tiles = list->tiles();
+      call.tiles = list->count();
+      work = static_cast<std::int64_t>(call.tiles) * call.hq;
+    } else {
+      call.tiles = static_cast<int>(ceil_div(call.nq, F::rows));
+      work = call.tiles * pairs();
+    }
+    call.section_tiles = call.tiles * call.heads_per_section;
+    const ForwardParameters<T> p{make_tensor_map(in.q, F::rows, operation),
+                                 make_tensor_map(in.k, F::keys, operation),
+                                 make_tensor_map(in.v, F::keys, operation),
+                                 call,
+                                 rows_of<T>(out.out, packed),
+                                 rows_of<float>(out.lse, packed),
+                                 work};
+    const std::int64_t blocks = parts > 0 ? work * parts : std::min<std::int64_t>(work, context.multiprocessors);
+    launch_clusters(context, operation, warp_specialized_kernel<F>, blocks, std::max(parts, 1), F::threads,
+                    F::shared_bytes, p);
+  }
+
+  template <class T, int kHead, bool kCausal>
+  void choose() const {
+    constexpr int large_groups = kHead == 64 ? 3 : 2;
+    using Large = DenseForward<T, kHead, large_groups, 128, kCausal>;
+    const bool few_keys = dense.nk <= 128,
+               enough_tiles = pairs() * ceil_div(dense.nq, Large::rows) >= context.multiprocessors;
+    // The large kernel reads keys least often, and gives a row the same bits in any batch.
+    if (context.deterministic || dense.cu_q != nullptr || (enough_tiles && !few_keys)) return run<Large, T>(0);
+    constexpr int groups = kHead == 64 ? 3 : 2;  // warpgroups of a block: as many as have registers
+    if (few_keys && dense.nq > 128) return run<DenseShort<T, kHead, groups, 1, kCausal>, T>(0);
+    if constexpr (kHead == 64)
+      if (dense.nq > 64) return run_parts<DenseShort<T, kHead, 2, 2, kCausal>, T>(2);
+    run_parts<DenseShort<T, kHead, 1, groups, kCausal>, T>(groups);
+  }
+
+  /// In clusters, so that every multiprocessor has a block if there are keys enough.
+  template <class F, class T>
+  void run_parts(int splits) const {
+    const std::int64_t tiles = pairs() * ceil_div(dense.nq, F::rows), key_tiles = ceil_div(dense.nk, F::keys);
+    int parts = 1;
+    while (parts < F::most_parts && tiles * parts * 2 <= context.multiprocessors && parts * 2 * splits <= key_tiles)
+      parts *= 2;
+    run<F, T>(parts);
+  }
+
+  template <class T>
+  void choose_shape(bool causal) const {
+    if (in.q.shape[static_cast<std::size_t>(in.q.rank - 1)] == 64)
+      causal ? choose<T, 64, true>() : choose<T, 64, false>();
+    else
+      causal ? choose<T, 128, true>() : choose<T, 128, false>();
+  }
+};
+
+}  // namespace
+
+bool takes_dense_forward(const Context& context, const AttentionProblem& problem, const AttentionInputs& in,
+                         const AttentionOutputs& out) {
+  return takes_dense(context, problem, in) && copyable(out.out);
+}
+
+void dense_forward(const Context& context, const AttentionProblem& problem, const AttentionInputs& in,
+                   const AttentionOutputs& out) {
+  const Call call{context, in, out, dense_call(problem, in)};
+  const bool causal = problem.mask == Mask::causal;
+  in.q.dtype == DType::bf16 ? call.choose_shape<bf16>(causal) : call.choose_shape<f16>(causal);
+}
+
+}  // namespace dsalt::cuda::hopper

@@ -1,0 +1,296 @@
+// The dense forward kernel for short queries or few keys, where one tile of query rows is too little work for a
+// multiprocessor. The mathematics is dense_forward.cuh's; the work is spread differently:
+//
+//   kRows x kSplits warpgroups   64 query rows each; warpgroup (r, s) takes every kSplits-th key tile of rows r
+//   clusters of blocks           with kSplits > 1 the blocks of a cluster take contiguous parts of the key tiles
+//
+// Partial results are put together in shared memory, first the block's, then the cluster's, in a fixed order. With
+// kSplits == 1 a block walks over many tiles of query rows, and copies the next while it computes.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include "dense_forward.cuh"
+
+namespace dsalt::cuda::hopper {
+
+template <class T, int kHead, int kRows, int kSplits, bool kCausal>
+struct DenseShort {
+  using Parameters = ForwardParameters<T>;
+  static constexpr int most_parts = 8;  // blocks of a cluster
+  static constexpr int rows = 64 * kRows, keys = 64, boxes = kHead / 64, consumers = 128 * kRows * kSplits;
+  static constexpr int stages = kSplits == 1  ? 2
+                                : kHead == 64 ? 6
+                                              : 4,
+                       q_stages = kSplits == 1 ? 2 : 1, threads = consumers + 32;
+  static constexpr std::uint32_t q_bytes = rows * kHead * 2, tile_bytes = keys * kHead * 2;
+
+  struct Barriers {
+    Barrier q_full[2], q_empty[2], k_full[stages], v_full[stages], empty[stages];
+  };
+  struct Statistics {
+    float maximum, sum;
+  };
+  struct Partial {
+    const Statistics* statistics;
+    const float* values;
+  };
+  static constexpr std::uint32_t keys_at = q_stages * q_bytes, statistics_at = keys_at + 2 * stages * tile_bytes,
+                                 barriers_at = statistics_at + rows * (kSplits + 1) * 8;
+  static constexpr std::uint32_t shared_bytes = 1024 + barriers_at + 256;
+  static_assert(kSplits == 1 || kSplits * rows * kHead * 4 <= 2 * stages * tile_bytes,
+                "partial results take the place of keys");
+
+  unsigned char* shared;
+  const Parameters& p;
+  Barriers& barriers;
+
+  __device__ DenseShort(const Parameters& parameters, unsigned char* memory)
+      : shared(memory), p(parameters), barriers(*reinterpret_cast<Barriers*>(memory + barriers_at)) {}
+
+  __device__ unsigned char* q_tile(int stage) const { return shared + stage * q_bytes; }
+  __device__ unsigned char* k_tile(int stage) const { return shared + keys_at + stage * tile_bytes; }
+  __device__ unsigned char* v_tile(int stage) const { return k_tile(stages + stage); }
+  __device__ float* partial_rows(int split) const {  // [rows, kHead] of each split
+    return reinterpret_cast<float*>(shared + keys_at) + split * rows * kHead;
+  }
+  __device__ Statistics* statistics(int split) const {
+    return reinterpret_cast<Statistics*>(shared + statistics_at) + split * rows;
+  }
+
+  __device__ Statistics* block_statistics() const { return statistics(kSplits); }
+
+  __device__ void init_barriers() const {
+    for (int stage = 0; stage < q_stages; ++stage) {
+      barrier_init(&barriers.q_full[stage], 1);
+      barrier_init(&barriers.q_empty[stage], consumers / 32);
+    }
+    for (int stage = 0; stage < stages; ++stage) {
+      barrier_init(&barriers.k_full[stage], 1);
+      barrier_init(&barriers.v_full[stage], 1);
+      barrier_init(&barriers.empty[stage], 4 * kRows);  // one warpgroup for each 64 rows
+    }
+  }
+
+  /// Body(work, first, last): the key tiles [first, last) of a tile of query rows that are this block's.
+  template <class Body>
+  __device__ void for_work(Body&& body) const {
+    if constexpr (kSplits == 1) {
+      for (std::int64_t n = blockIdx.x; n < p.work; n += gridDim.x) {
+        const ForwardWork w = forward_work<kCausal>(p.call, n, rows, keys);
+        if (w.exists()) body(w, 0, w.tiles);
+      }
+    } else {
+      const int parts = static_cast<int>(gridDim.x / p.work), part = static_cast<int>(blockIdx.x) % parts;
+      const ForwardWork w = forward_work<kCausal>(p.call, blockIdx.x / parts, rows, keys);
+      if (!w.exists()) return;
+      const int each = (w.tiles + parts - 1) / parts, first = min(w.tiles, part * each);
+      body(w, first, min(w.tiles, first + each));
+    }
+  }
+
+  __device__ void produce() {
+    int count = 0, q_count = 0;
+    for_work([&](const ForwardWork& w, int first, int last) {
+      const int kv_head = w.tile.head / (p.call.hq / p.call.hkv);
+      const int sequence = p.call.cu_q != nullptr ? 0 : w.tile.sequence;
+      const int q_stage = q_count % q_stages;
+      barrier_wait(&barriers.q_empty[q_stage], q_count / q_stages % 2 ^ 1);
+      barrier_expect(&barriers.q_full[q_stage], q_bytes);
+      for (int box = 0; box < boxes; ++box)
+        tma_load(q_tile(q_stage) + box * rows * 128, &p.q, &barriers.q_full[q_stage], 64 * box,
+                 w.extent.q_start + w.row0, w.tile.head, sequence);
+      ++q_count;
+      for (int tile = last - 1; tile >= first; --tile, ++count) {
+        const int stage = count % stages, row = w.extent.k_start + tile * keys;
+        barrier_wait(&barriers.empty[stage], count / stages % 2 ^ 1);
+        barrier_expect(&barriers.k_full[stage], tile_bytes);
+        barrier_expect(&barriers.v_full[stage], tile_bytes);
+        for (int box = 0; box < boxes; ++box)
+          tma_load(k_tile(stage) + box * keys * 128, &p.k, &barriers.k_full[stage], 64 * box, row, kv_head, sequence);
+        for (int box = 0; box < boxes; ++box)
+          tma_load(v_tile(stage) + box * keys * 128, &p.v, &barriers.v_full[stage], 64 * box, row, kv_head, sequence);
+      }
+    });
+  }
+
+  struct Consumer {
+    DenseShort& f;
+    int thread, group, split, lane, row;  // group: which 64 rows
+    int count = 0, q_count = 0;
+    float o[kHead / 2];
+    RunningSoftmax softmax;
+
+    __device__ Consumer(DenseShort& forward, int number)
+        : f(forward),
+          thread(number),
+          group(number / 128 % kRows),
+          split(number / 128 / kRows),
+          lane(number % 32),
+          row(64 * group + 16 * (number / 32 % 4) + number % 32 / 4) {}
+
+    __device__ void release(Barrier* barrier) const {
+      if (lane == 0) barrier_arrive(barrier);
+    }
+
+    __device__ void run(const ForwardWork& w, int first, int last) {
+      softmax = RunningSoftmax{};
+#pragma unroll
+      for (int n = 0; n < kHead / 2; ++n) o[n] = 0;
+      const int limit[2] = {w.limit<kCausal>(row), w.limit<kCausal>(row + 8)};
+      const int unmasked = w.limit<kCausal>(64 * group);
+      const int q_stage = q_count % q_stages;
+      barrier_wait(&f.barriers.q_full[q_stage], q_count / q_stages % 2);
+      for (int tile = last - 1 - split; tile >= first; tile -= kSplits) {
+        const int number = count + last - 1 - tile, stage = number % stages, parity = number / stages % 2;
+        float s[keys / 2], factor[2];
+        std::uint32_t weights[keys / 16][4];
+        barrier_wait(&f.barriers.k_full[stage], parity);
+        issue_k_major<T, kHead, keys, rows, keys>(s, f.q_tile(q_stage) + group * 64 * 128, f.k_tile(stage));
+        wgmma_wait<0>();
+        keep_in_registers(s);
+        if ((tile + 1) * keys > unmasked) mask_scores(s, tile * keys, limit, lane);
+        softmax.update(s, f.p.call.scale_log2, factor);
+        round_weights<T>(weights, s);
+#pragma unroll
+        for (int n = 0; n < kHead / 2; ++n) o[n] *= factor[n / 2 % 2];
+        barrier_wait(&f.barriers.v_full[stage], parity);
+        const int valid = w.extent.nk - tile * keys;
+        if (valid < keys && f.p.call.shares_tails()) {  // values past the last key are somebody else's
+          clear_rows(f.v_tile(stage), valid, keys, boxes, thread % (128 * kRows), 128 * kRows);
+          named_sync(8, 128 * kRows);
+        }
+        issue_weighted_rows<T, keys, kHead>(o, weights, f.v_tile(stage));
+        wgmma_wait<0>();
+        keep_in_registers(o);
+        release(&f.barriers.empty[stage]);
+      }
+      release(&f.barriers.q_empty[q_stage]);
+      count += last - first;
+      ++q_count;
+      softmax.finish();
+    }
+
+    /// Shows this warpgroup's partial result to the block. All keys have been read by then.
+    __device__ void deposit() const {
+      named_sync(9, consumers);
+      float* to = f.partial_rows(split);
+#pragma unroll
+      for (int n = 0; n < kHead / 2; n += 2)
+        *reinterpret_cast<float2*>(to + (row + 8 * (n / 2 % 2)) * kHead + n / 4 * 8 + lane % 4 * 2) =
+            float2{o[n], o[n + 1]};
+      if (lane % 4 == 0)
+        for (int r = 0; r < 2; ++r) f.statistics(split)[row + 8 * r] = {softmax.maximum[r], softmax.sum[r]};
+      named_sync(9, consumers);
+    }
+  };
+
+  /// Eight columns of one row from several partial results.
+  struct Combined {
+    Statistics statistics{-INFINITY, 0};
+    float value[8] = {};
+  };
+  /// part(n) has the n-th partial result of the row: where its statistics and its eight columns are.
+  template <class Part>
+  __device__ Combined combine(int count, Part&& part) const {
+    constexpr int at_once = 4;  // loads that are on their way together
+    const float scale = p.call.scale_log2;
+    Combined result;
+    for (int first = 0; first < count; first += at_once) {
+      Statistics each[at_once];
+      float4 low[at_once], high[at_once];
+#pragma unroll
+      for (int n = 0; n < at_once; ++n) {
+        const auto [statistics, values] = part(min(first + n, count - 1));
+        each[n] = *statistics;
+        low[n] = reinterpret_cast<const float4*>(values)[0];
+        high[n] = reinterpret_cast<const float4*>(values)[1];
+      }
+      float top = result.statistics.maximum;
+#pragma unroll
+      for (int n = 0; n < at_once; ++n) top = fmaxf(top, each[n].maximum);
+      const float offset = top == -INFINITY ? 0 : top * scale;
+      const float factor = exp2_fast(result.statistics.maximum * scale - offset);
+      result.statistics.maximum = top;
+      result.statistics.sum *= factor;
+#pragma unroll
+      for (int e = 0; e < 8; ++e) result.value[e] *= factor;
+#pragma unroll
+      for (int n = 0; n < at_once; ++n) {
+        const float weight = first + n < count ? exp2_fast(each[n].maximum * scale - offset) : 0;
+        result.statistics.sum += weight * each[n].sum;
+        const float from[8] = {low[n].x, low[n].y, low[n].z, low[n].w, high[n].x, high[n].y, high[n].z, high[n].w};
+#pragma unroll
+        for (int e = 0; e < 8; ++e) result.value[e] += weight * from[e];
+      }
+    }
+    return result;
+  }
+
+  static constexpr int lanes = kHead / 8;  // threads of a row
+
+  /// The partial results of this block become one, in place of the first.
+  __device__ void combine_splits(int thread) const {
+    for (int n = thread; n < rows * lanes; n += consumers) {
+      const int row = n / lanes, column = n % lanes * 8;
+      const Combined c = combine(kSplits, [&](int split) {
+        return Partial{statistics(split) + row, partial_rows(split) + row * kHead + column};
+      });
+      // Only this thread reads these columns; the statistics are read by the whole row, so they go elsewhere.
+      float4* to = reinterpret_cast<float4*>(partial_rows(0) + row * kHead + column);
+      to[0] = float4{c.value[0], c.value[1], c.value[2], c.value[3]};
+      to[1] = float4{c.value[4], c.value[5], c.value[6], c.value[7]};
+      if (column == 0) block_statistics()[row] = c.statistics;
+    }
+  }
+
+  /// The results of the cluster's blocks become rows of out and lse: each block finishes some of them.
+  __device__ void store_combined(const ForwardWork& w, int thread) const {
+    const auto cluster = cooperative_groups::this_cluster();
+    const int parts = static_cast<int>(cluster.num_blocks()), part = static_cast<int>(cluster.block_rank());
+    const int each = rows / parts;
+    for (int n = thread; n < each * lanes; n += consumers) {
+      const int row = part * each + n / lanes, column = n % lanes * 8;
+      if (w.row0 + row >= w.extent.nq) continue;
+      const Combined c = combine(parts, [&](int other) {
+        return Partial{cluster.map_shared_rank(block_statistics(), other) + row,
+                       cluster.map_shared_rank(partial_rows(0), other) + row * kHead + column};
+      });
+      const float inverse = c.statistics.sum > 0 ? 1 / c.statistics.sum : 0;
+      std::uint32_t packed[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) packed[e] = round_pair<T>(c.value[2 * e] * inverse, c.value[2 * e + 1] * inverse);
+      const std::int64_t at = w.extent.q_start + w.row0 + row;
+      *reinterpret_cast<uint4*>(p.out.at(w.tile.sequence, w.tile.head, at) + column) =
+          uint4{packed[0], packed[1], packed[2], packed[3]};
+      if (p.lse.data != nullptr && column == 0)
+        *p.lse.at(w.tile.sequence, w.tile.head, at) =
+            log_sum(c.statistics.maximum, c.statistics.sum, p.call.scale_log2);
+    }
+  }
+
+  __device__ void run(int thread) {
+    Consumer consumer(*this, thread);
+    if (thread >= consumers) {
+      if (thread == consumers) produce();
+      __syncwarp();
+    } else {
+      for_work([&](const ForwardWork& w, int first, int last) {
+        consumer.run(w, first, last);
+        if constexpr (kSplits == 1) {
+          store_tile(p, w, consumer.o, consumer.softmax, consumer.row, consumer.lane);
+        } else {
+          consumer.deposit();
+          combine_splits(thread);
+        }
+      });
+    }
+    if constexpr (kSplits > 1) {
+      cooperative_groups::this_cluster().sync();
+      if (thread < consumers) for_work([&](const ForwardWork& w, int, int) { store_combined(w, thread); });
+      cooperative_groups::this_cluster().sync();  // nobody leaves while others read its part
+    }
+  }
+};
+
+}  // namespace dsalt::cuda::hopper

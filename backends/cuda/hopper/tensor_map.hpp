@@ -1,0 +1,22 @@
+// Descriptions of tensors for Hopper's copy engine. Made on the host at every call (about a microsecond each), passed
+// to kernels by value.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include <cuda.h>
+
+#include "dsalt/tensor.hpp"
+
+namespace dsalt::cuda::hopper {
+
+/// Whether the copy engine can read this tensor of rows: the last dimension contiguous, address and strides multiples
+/// of 16 bytes, strides not 0 where the dimension has more than one entry.
+bool copyable(const TensorView& view);
+
+/// [B,H,N,D] or, packed, [R,H,D] as boxes of `rows` x 64 elements of one head with the 128-byte swizzle: coordinates
+/// (column, row, head, sequence), the last 0 when packed. 16-bit elements.
+CUtensorMap make_tensor_map(const TensorView& view, int rows, std::string_view operation);
+
+}  // namespace dsalt::cuda::hopper

@@ -1,0 +1,85 @@
+// Launching kernels: every launch is checked at once and named after its operation.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "context.hpp"
+#ifdef DSALT_EMULATED  // tests/cuda/emulated: the same kernels as ordinary C++, thread by thread on the host
+#include "emulator.hpp"
+#endif
+
+namespace dsalt::cuda {
+
+template <class... Parameters, class... Arguments>
+void launch(const Context& context, const char* operation, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+            std::size_t shared_bytes, Arguments&&... arguments) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;  // nothing to do, and an error to CUDA
+  context.latest_operation = operation;
+  if (shared_bytes > 48 * 1024)
+    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared_bytes)),
+          operation, "cudaFuncSetAttribute");
+#ifdef DSALT_EMULATED
+  emulator::run(kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
+#else
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = context.stream();
+  check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), operation, "the kernel launch");
+#endif
+}
+
+#ifndef DSALT_EMULATED
+/// The same for a kernel that waits for earlier ones itself (programmatic dependent launch), with blocks in clusters of
+/// `cluster` (1 to 8) consecutive ones.
+template <class... Parameters, class... Arguments>
+void launch_clusters(const Context& context, const char* operation, void (*kernel)(Parameters...), std::int64_t blocks,
+                     int cluster, unsigned threads, std::size_t shared_bytes, Arguments&&... arguments) {
+  if (blocks == 0) return;
+  context.latest_operation = operation;
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared_bytes)),
+        operation, "cudaFuncSetAttribute");
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = context.stream();
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
+  check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), operation, "the kernel launch");
+}
+#endif
+
+/// The block's dynamic shared memory, aligned to 1024 bytes where the kernel has no static shared memory.
+template <class T>
+__device__ inline T* dynamic_shared_memory() {
+#ifdef DSALT_EMULATED
+  return reinterpret_cast<T*>(emulator::dynamic_shared_memory());
+#else
+  extern __shared__ __align__(1024) unsigned char dsalt_dynamic_shared_memory[];
+  return reinterpret_cast<T*>(dsalt_dynamic_shared_memory);
+#endif
+}
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Blocks for a grid-stride loop over `items` in steps of `per_block`: enough to fill the device, never more than
+/// needed.
+inline unsigned grid_stride_blocks(const Context& context, std::int64_t items, std::int64_t per_block,
+                                   int blocks_per_multiprocessor = 8) {
+  const std::int64_t most = static_cast<std::int64_t>(context.multiprocessors) * blocks_per_multiprocessor;
+  return static_cast<unsigned>(std::min(ceil_div(items, per_block), most));
+}
+
+}  // namespace dsalt::cuda
