@@ -18,7 +18,7 @@
 namespace dsalt::cuda {
 namespace {
 
-constexpr const char* operation = "attention backward";
+constexpr const char* operation = "attention_backward";
 constexpr std::int64_t round_bytes = std::int64_t{256} << 20;
 constexpr int fold_columns = 128;
 

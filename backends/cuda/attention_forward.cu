@@ -242,7 +242,7 @@ void CudaBackend::attention_forward(const AttentionProblem& problem, const Atten
   if (hopper::takes_dense_forward(context_, problem, inputs, outputs))
     return hopper::dense_forward(context_, problem, inputs, outputs);
 #endif
-  constexpr const char* operation = "attention forward";
+  constexpr const char* operation = "attention_forward";
   LandmarkLists lists(context_, operation, inputs);
   const CleanLists clean = lists.prepare(problem, inputs);
   for_floating(inputs.q.dtype, [&](auto tag) {

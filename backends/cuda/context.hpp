@@ -12,7 +12,8 @@
 
 namespace dsalt::cuda {
 
-/// Throws DeviceError "OPERATION: CALL failed: the runtime's words" unless `status` is success.
+/// Throws DeviceError "OPERATION: CALL failed: the runtime's words" unless `status` is success. OPERATION is the name
+/// of the Backend member that was called, "attention_forward"; in synchronize() that of the latest launch besides.
 void check(cudaError_t status, std::string_view operation, std::string_view call);
 
 /// Makes `index` the calling thread's device until the end of the scope. Everything the module does happens inside one,

@@ -201,8 +201,10 @@ class CrossEntropy {
  public:
   using Real = accumulator_t<T>;
 
-  CrossEntropy(const Context& context, const CrossEntropyProblem& problem, const CrossEntropyInputs& in)
+  CrossEntropy(const Context& context, const char* operation, const CrossEntropyProblem& problem,
+               const CrossEntropyInputs& in)
       : context_(context),
+        operation_(operation),
         smoothing_(problem.label_smoothing),
         ignored_(problem.ignore_index),
         hidden_(device_view<const T, 2>(in.hidden)),
@@ -212,25 +214,26 @@ class CrossEntropy {
         vocabulary_(in.weight.shape[0]),
         pitch_(whole_vectors<T>(d_)),
         tiles_(ceil_div(vocabulary_, LogitsTile<T>::columns)),
-        list_(context, name, rows_),
-        count_(context, name, 1),
+        list_(context, operation, rows_),
+        count_(context, operation, 1),
         hidden_in_vectors_(rows_are_packed(in.hidden, vector_length<T>)) {
-    launch(context_, name, cross_entropy_list_kernel, 1, list_threads, 0, labels_, ignored_, list_.data(),
+    launch(context_, operation_, cross_entropy_list_kernel, 1, list_threads, 0, labels_, ignored_, list_.data(),
            count_.data());
     weight_ = {static_cast<const T*>(in.weight.data), in.weight.strides[0], vocabulary_};
     if (rows_are_packed(in.weight, vector_length<T>)) return;
-    packed_weight_.emplace(context_, name, vocabulary_ * pitch_);
+    packed_weight_.emplace(context_, operation_, vocabulary_ * pitch_);
     pack(device_view<const T, 2>(in.weight), false, {nullptr, nullptr, 0, vocabulary_}, packed_weight_->data());
     weight_.data = packed_weight_->data();
     weight_.pitch = pitch_;
   }
 
   void forward(Real* loss) {
-    const Scratch<double> losses(context_, name, rows_);
+    const Scratch<double> losses(context_, operation_, rows_);
     Rows rows(*this, std::min(rows_, forward_rows), false);
     for (std::int64_t first = 0; first < rows_; first += forward_rows)
       logits<false>(chunk(first, forward_rows), rows, nullptr, 0, losses.data());
-    launch(context_, name, cross_entropy_mean_kernel<Real>, 1, list_threads, 0, losses.data(), count_.data(), loss);
+    launch(context_, operation_, cross_entropy_mean_kernel<Real>, 1, list_threads, 0, losses.data(), count_.data(),
+           loss);
   }
 
   void backward(const Real* dloss, const CrossEntropyGradients& gradients) {
@@ -238,35 +241,35 @@ class CrossEntropy {
     const View<T, 2> dhidden = device_view<T, 2>(gradients.dhidden), dweight = device_view<T, 2>(gradients.dweight);
     const std::int64_t most = std::min(rows_, backward_rows), dz_pitch = whole_vectors<T>(vocabulary_);
     Rows rows(*this, most, true);
-    const Scratch<T> dz(context_, name, most * dz_pitch);
+    const Scratch<T> dz(context_, operation_, most * dz_pitch);
     const std::int64_t segment = hidden_segment(), segments = ceil_div(vocabulary_, segment);
-    const Scratch<Real> hidden_sums(context_, name, dhidden.present() ? segments * most * pitch_ : 0);
-    const Scratch<Real> weight_sums(context_, name, dweight.present() && rows_ > most ? vocabulary_ * pitch_ : 0);
+    const Scratch<Real> hidden_sums(context_, operation_, dhidden.present() ? segments * most * pitch_ : 0);
+    const Scratch<Real> weight_sums(context_, operation_, dweight.present() && rows_ > most ? vocabulary_ * pitch_ : 0);
 
     if (dhidden.present())
-      launch(context_, name, cross_entropy_dhidden_ignored_kernel<T>, grid(rows_), threads, 0, labels_, ignored_,
+      launch(context_, operation_, cross_entropy_dhidden_ignored_kernel<T>, grid(rows_), threads, 0, labels_, ignored_,
              dhidden);
     std::int64_t first = 0;
     do {  // once without rows: dweight is 0
       const RowChunk part = chunk(first, backward_rows);
       logits<true>(part, rows, dz.data(), dz_pitch, nullptr);
-      launch(context_, name, cross_entropy_dlogits_kernel<T>,
+      launch(context_, operation_, cross_entropy_dlogits_kernel<T>,
              grid(ceil_div(vocabulary_, threads * vector_length<T>), part.most), threads, 0, part, labels_, rows.sums,
              vocabulary_, smoothing_, dz.data(), dz_pitch);
       if (dhidden.present()) {
         using Tile = HiddenTile<T>;
         const std::int64_t blocks = ceil_div(d_, Tile::columns) * ceil_div(part.most, Tile::rows) * segments;
-        launch(context_, name, cross_entropy_dhidden_kernel<T>, grid(blocks), Tile::threads, Tile::shared_bytes, part,
-               Operand<T>{dz.data(), dz_pitch, part.most}, Operand<T>{weight_.data, weight_.pitch, d_}, vocabulary_,
-               segment, hidden_sums.data(), pitch_);
-        launch(context_, name, cross_entropy_dhidden_rows_kernel<T>, grid(ceil_div(d_, threads), part.most), threads, 0,
-               part, hidden_sums.data(), pitch_, segments, upstream, dhidden);
+        launch(context_, operation_, cross_entropy_dhidden_kernel<T>, grid(blocks), Tile::threads, Tile::shared_bytes,
+               part, Operand<T>{dz.data(), dz_pitch, part.most}, Operand<T>{weight_.data, weight_.pitch, d_},
+               vocabulary_, segment, hidden_sums.data(), pitch_);
+        launch(context_, operation_, cross_entropy_dhidden_rows_kernel<T>, grid(ceil_div(d_, threads), part.most),
+               threads, 0, part, hidden_sums.data(), pitch_, segments, upstream, dhidden);
       }
       if (dweight.present()) {
         using Tile = WeightTile<T>;
         const std::int64_t blocks = ceil_div(d_, Tile::columns) * ceil_div(vocabulary_, Tile::rows);
-        launch(context_, name, cross_entropy_dweight_kernel<T>, grid(blocks), Tile::threads, Tile::shared_bytes, part,
-               Operand<T>{dz.data(), dz_pitch, vocabulary_}, Operand<T>{rows.hidden.data(), pitch_, d_},
+        launch(context_, operation_, cross_entropy_dweight_kernel<T>, grid(blocks), Tile::threads, Tile::shared_bytes,
+               part, Operand<T>{dz.data(), dz_pitch, vocabulary_}, Operand<T>{rows.hidden.data(), pitch_, d_},
                weight_sums.data(), pitch_, first == 0, first + backward_rows >= rows_, upstream, dweight,
                rows_are_packed(gradients.dweight, vector_length<T>));
       }
@@ -275,12 +278,11 @@ class CrossEntropy {
   }
 
  private:
-  static constexpr const char* name = "cross_entropy";
-
   /// Memory for the rows of one chunk after the other.
   struct Rows {
     Rows(const CrossEntropy& of, std::int64_t most, bool backward)
-        : hidden(of.context_, name, most * of.pitch_), memory(of.context_, name, (3 * of.tiles_ + 3) * most) {
+        : hidden(of.context_, of.operation_, most * of.pitch_),
+          memory(of.context_, of.operation_, (3 * of.tiles_ + 3) * most) {
       const std::int64_t tiles = of.tiles_ * most;
       Real* const rows = memory.data() + 3 * tiles;
       sums = {
@@ -309,7 +311,7 @@ class CrossEntropy {
   }
 
   void pack(const View<const T, 2>& from, bool vectors, const RowChunk& rows, T* to) const {
-    launch(context_, name, cross_entropy_pack_kernel<T>,
+    launch(context_, operation_, cross_entropy_pack_kernel<T>,
            grid(ceil_div(d_, 128 * vector_length<T>), std::min<std::int64_t>(rows.most, 65535)), 128, 0, from, vectors,
            rows, to, pitch_);
   }
@@ -318,14 +320,15 @@ class CrossEntropy {
   void logits(const RowChunk& part, Rows& rows, T* kept, std::int64_t kept_pitch, double* losses) const {
     using Tile = LogitsTile<T>;
     pack(hidden_, hidden_in_vectors_, part, rows.hidden.data());
-    launch(context_, name, cross_entropy_logits_kernel<T, keep>, grid(ceil_div(part.most, Tile::rows) * tiles_),
+    launch(context_, operation_, cross_entropy_logits_kernel<T, keep>, grid(ceil_div(part.most, Tile::rows) * tiles_),
            Tile::threads, Tile::shared_bytes, Operand<T>{rows.hidden.data(), pitch_, part.most}, weight_, d_, part,
            labels_, rows.sums, kept, kept_pitch, dz_scale<T>);
-    launch(context_, name, cross_entropy_rows_kernel<T>, grid(ceil_div(part.most, merge_rows)),
+    launch(context_, operation_, cross_entropy_rows_kernel<T>, grid(ceil_div(part.most, merge_rows)),
            merge_rows * merge_parts, 0, part, labels_, rows.sums, tiles_, vocabulary_, smoothing_, losses);
   }
 
   const Context& context_;
+  const char* operation_;
   double smoothing_;
   std::int64_t ignored_;
   View<const T, 2> hidden_;
@@ -344,7 +347,7 @@ void CudaBackend::cross_entropy_forward(const CrossEntropyProblem& problem, cons
   const CurrentDevice current(context_.device);
   for_floating(in.hidden.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    CrossEntropy<T>(context_, problem, in).forward(static_cast<accumulator_t<T>*>(loss.data));
+    CrossEntropy<T>(context_, "cross_entropy_forward", problem, in).forward(static_cast<accumulator_t<T>*>(loss.data));
   });
 }
 
@@ -353,7 +356,8 @@ void CudaBackend::cross_entropy_backward(const CrossEntropyProblem& problem, con
   const CurrentDevice current(context_.device);
   for_floating(in.hidden.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    CrossEntropy<T>(context_, problem, in).backward(static_cast<const accumulator_t<T>*>(dloss.data), gradients);
+    CrossEntropy<T>(context_, "cross_entropy_backward", problem, in)
+        .backward(static_cast<const accumulator_t<T>*>(dloss.data), gradients);
   });
 }
 

@@ -233,7 +233,7 @@ void CudaBackend::energies_forward(const EnergyInputs& in, const Energies& energ
   for_floating(in.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto x = rows_of<T>(in.x, energies.nx, {}, energies.nx), v = rows_of<T>(in.v, energies.nv, {}, energies.nv);
-    launch(context_, "energies", energies_kernel<T>, dim3(x.blocks + v.blocks), dim3(threads), 0, x, v);
+    launch(context_, "energies_forward", energies_kernel<T>, dim3(x.blocks + v.blocks), dim3(threads), 0, x, v);
   });
 }
 
@@ -244,7 +244,8 @@ void CudaBackend::energies_backward(const EnergyInputs& in, const Energies& arri
     using T = typename decltype(tag)::type;
     const auto x = rows_of<T>(in.x, arriving.nx, gradients.dx, gradients.dx),
                v = rows_of<T>(in.v, arriving.nv, gradients.dv, gradients.dv);
-    launch(context_, "energies", energies_backward_kernel<T>, dim3(x.blocks + v.blocks), dim3(threads), 0, x, v);
+    launch(context_, "energies_backward", energies_backward_kernel<T>, dim3(x.blocks + v.blocks), dim3(threads), 0, x,
+           v);
   });
 }
 

@@ -183,6 +183,7 @@ __global__ void __launch_bounds__(most_threads_backward)
 template <class T, class G>
 void forward(const Context& context, const RmsNormProblem& problem, const RmsNormInputs& in, const TensorView& out) {
   using Real = accumulator_t<T>;
+  const char* const operation = "rmsnorm_forward";
   const int last = in.x.rank - 1;
   const std::int64_t d = in.x.shape[static_cast<std::size_t>(last)];
   const auto eps = static_cast<Real>(problem.eps);
@@ -190,16 +191,16 @@ void forward(const Context& context, const RmsNormProblem& problem, const RmsNor
   const std::int64_t row_vectors = ceil_div(d, n);
   if (row_vectors > most_threads * most_vectors) {
     const auto rows = walk_over(last, in.x, out);
-    launch(context, "rmsnorm", rmsnorm_wide_kernel<T, G>, static_cast<unsigned>(rows.size()), wide_threads, 0, rows, d,
+    launch(context, operation, rmsnorm_wide_kernel<T, G>, static_cast<unsigned>(rows.size()), wide_threads, 0, rows, d,
            row_of<const T>(in.x), row_of<const G>(in.gamma), row_of<T>(out), eps);
     return;
   }
-  const PackedRows x(context, "rmsnorm", in.x, n), gamma(context, "rmsnorm", in.gamma, n);
-  const PackedRows y(context, "rmsnorm", out, n, Fill::later);
+  const PackedRows x(context, operation, in.x, n), gamma(context, operation, in.gamma, n);
+  const PackedRows y(context, operation, out, n, Fill::later);
   const auto rows = walk_over(last, x.view(), y.view());
   const auto run = [&]<int vectors>(std::integral_constant<int, vectors>) {
     const GroupLayout layout(row_vectors, vectors);
-    launch(context, "rmsnorm", rmsnorm_kernel<T, G, vectors>,
+    launch(context, operation, rmsnorm_kernel<T, G, vectors>,
            static_cast<unsigned>(ceil_div(rows.size(), layout.groups)), layout.block(), 0, rows, rows.size(), d,
            x.data<T>(), gamma.data<G>(), y.data<T>(), eps);
   };

@@ -183,7 +183,7 @@ void rotate(const Context& context, const char* operation, const RopeProblem& pr
 
 void CudaBackend::rope_forward(const RopeProblem& problem, const RopeInputs& in, const TensorView& y) {
   const CurrentDevice current(context_.device);
-  rotate(context_, "rope", problem, in, in.x, y, 1);
+  rotate(context_, "rope_forward", problem, in, in.x, y, 1);
 }
 
 void CudaBackend::rope_backward(const RopeProblem& problem, const RopeInputs& in, const TensorView& dy,

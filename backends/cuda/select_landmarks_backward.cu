@@ -234,7 +234,7 @@ __global__ __launch_bounds__(gather_threads) void select_landmarks_dnx_kernel(Se
 template <class T>
 void select_backward(const Context& context, const SelectionProblem& problem, const SelectionInputs& in,
                      const SelectionSaved& saved, const SelectionGradients& gradients) {
-  constexpr const char* operation = "select_landmarks";
+  constexpr const char* operation = "select_landmarks_backward";
   const SelectionLayout layout = selection_layout(problem, in, saved.landmarks.shape[2]);
   const auto nx = energy_view<T>(layout, in.nx, false), nv = energy_view<T>(layout, in.nv, true);
   const bool of_energies = gradients.dnx.present() || gradients.dnv.present();

@@ -83,7 +83,7 @@ __global__ __launch_bounds__(list_threads) void select_landmarks_kernel(
 template <class T>
 void select(const Context& context, const SelectionProblem& problem, const SelectionInputs& in,
             const SelectionOutputs& out) {
-  constexpr const char* operation = "select_landmarks";
+  constexpr const char* operation = "select_landmarks_forward";
   const SelectionLayout layout = selection_layout(problem, in, out.landmarks.shape[2]);
   const std::int64_t places = layout.part_count(neighbours), v_places = layout.hkv * places;
   const Scratch<T> energies(context, operation, (places + v_places) * (neighbours + 1));

@@ -92,7 +92,7 @@ void CudaBackend::swiglu_forward(const SwigluInputs& in, const TensorView& y) {
     constexpr int n = vector_length<T>;
     const bool vectorised = aligned(n, in.gate, in.up, y) && walk.group(n);
     const std::int64_t vectors = walk.size();
-    launch(context_, "swiglu", vectorised ? swiglu_kernel<T, n> : swiglu_kernel<T, 1>, blocks_for(vectors),
+    launch(context_, "swiglu_forward", vectorised ? swiglu_kernel<T, n> : swiglu_kernel<T, 1>, blocks_for(vectors),
            threads_per_block, 0, walk, vectors, pointer<T>(in.gate), pointer<T>(in.up), pointer<T>(y));
   });
 }
