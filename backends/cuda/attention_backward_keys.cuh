@@ -9,7 +9,7 @@ namespace dsalt::cuda {
 template <class T, int width>
 struct KeysMemory {
   T k[Tile<T, width>::size], v[Tile<T, width>::size], q[Tile<T, width>::size], dout[Tile<T, width>::size];
-  T exchange[attention_tile * exchange_stride<T> + vector_elements<T>];
+  T exchange[attention_tile * exchange_stride<T> + vector_length<T>];
   AttentionRow<T> rows[attention_tile];
   const T *q_row[attention_tile], *dout_row[attention_tile];  // null: no such row
   accumulator_t<T> lse[attention_tile], delta[attention_tile];

@@ -10,7 +10,7 @@ namespace {
 template <class T, int width>
 struct QueriesMemory {
   T q[Tile<T, width>::size], dout[Tile<T, width>::size], k[Tile<T, width>::size], v[Tile<T, width>::size];
-  T exchange[attention_tile * exchange_stride<T> + vector_elements<T>];
+  T exchange[attention_tile * exchange_stride<T> + vector_length<T>];
   AttentionRow<T> rows[attention_tile];
   int keys[attention_tile];
   accumulator_t<T> log_weight[attention_tile];

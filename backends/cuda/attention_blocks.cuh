@@ -160,14 +160,14 @@ __device__ inline void store_tile(Sums<T, width>& sums, Tile<T, width> tile, con
     for (int c = 0; c < Sums<T, width>::columns; ++c)
       tile.row(Ownership<T>::row(r))[Sums<T, width>::column(c)] = narrow<T>(sums(r, c));
   __syncthreads();
-  constexpr int v = vector_elements<T>, per_row = width / v;
+  constexpr int v = vector_length<T>, per_row = width / v;
   for (int n = threadIdx.x; n < attention_tile * per_row; n += attention_threads) {
     const int row = n / per_row, column = n % per_row * v;
     T* to = row_of(row);
     if (to == nullptr) continue;
     const T* from = tile.row(row) + column;
     if (target.vector && first + column + v <= columns)
-      *reinterpret_cast<Vector<T>*>(to + first + column) = *reinterpret_cast<const Vector<T>*>(from);
+      *reinterpret_cast<Vector<T, v>*>(to + first + column) = *reinterpret_cast<const Vector<T, v>*>(from);
     else
       for (int e = 0; e < v && first + column + e < columns; ++e) to[(first + column + e) * target.element] = from[e];
   }

@@ -14,6 +14,7 @@
 #include "elements.cuh"
 #include "internal/sequence.hpp"
 #include "launch.cuh"
+#include "sigmoid.cuh"
 
 namespace dsalt::cuda {
 
@@ -224,15 +225,6 @@ struct AttentionRow {
     return static_cast<accumulator_t<T>>((window - static_cast<double>(distance(key))) / call.tau);
   }
 };
-
-template <class Real>
-__device__ inline Real log_sigmoid(Real z) {
-  return z >= 0 ? -log1p(exp(-z)) : z - log1p(exp(z));
-}
-template <class Real>
-__device__ inline Real sigmoid(Real z) {
-  return z >= 0 ? 1 / (1 + exp(-z)) : exp(z) / (1 + exp(z));
-}
 
 /// Whether r_ij is 1/(1-p), not 0. Philox4x32-10, word j % 4.
 template <class T>

@@ -21,7 +21,7 @@ struct ForwardOutputs {
 template <class T, int width>
 struct ForwardMemory {
   T q[Tile<T, width>::size], k[Tile<T, width>::size], v[Tile<T, width>::size];
-  T exchange[attention_tile * exchange_stride<T> + vector_elements<T>];
+  T exchange[attention_tile * exchange_stride<T> + vector_length<T>];
   AttentionRow<T> rows[attention_tile];
   int keys[2][attention_tile];
   accumulator_t<T> log_weight[2][attention_tile];

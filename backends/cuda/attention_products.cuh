@@ -9,11 +9,9 @@
 
 #include "attention_call.cuh"
 #include "mma.cuh"
+#include "vectors.cuh"
 
 namespace dsalt::cuda {
-
-template <class T>
-inline constexpr int vector_elements = 16 / static_cast<int>(sizeof(T));
 
 /// Which rows and columns of a 64-row product a thread owns.
 template <class T>
@@ -48,7 +46,7 @@ struct Part {
     const int lane = threadIdx.x % 32;
     if constexpr (is_16_bit<T>) return 8 * (c / 2) + 2 * (lane % 4) + c % 2;
     if constexpr (spread) return lane % 8 + 8 * c;
-    constexpr int v = vector_elements<T>;
+    constexpr int v = vector_length<T>;
     return v * (c / v * 8 + lane % 8) + c % v;
   }
   __device__ Real& operator()(int r, int c) {
@@ -75,7 +73,7 @@ using Sums = Part<T, width, false>;
 /// column.
 template <class T, int width>
 struct Tile {
-  static constexpr int stride = width + vector_elements<T>;
+  static constexpr int stride = width + vector_length<T>;
   static constexpr int size = attention_tile * stride;
   T* data;
   __device__ T* row(int n) const { return data + n * stride; }
@@ -83,13 +81,7 @@ struct Tile {
 
 /// What sums() needs of shared memory to hand P from thread to thread within a warp; tensor cores need none.
 template <class T>
-inline constexpr int exchange_stride = is_16_bit<T> ? 0 : attention_tile + vector_elements<T>;
-
-/// Elements of a tile as vectors.
-template <class T>
-struct alignas(16) Vector {
-  T value[vector_elements<T>];
-};
+inline constexpr int exchange_stride = is_16_bit<T> ? 0 : attention_tile + vector_length<T>;
 
 template <class T, int width>
 __device__ inline void add_scores(Scores<T>& s, Tile<T, width> a, Tile<T, width> b) {
@@ -110,32 +102,23 @@ __device__ inline void add_scores(Scores<T>& s, Tile<T, width> a, Tile<T, width>
       }
     }
   } else {
-    constexpr int v = vector_elements<T>;
+    constexpr int v = vector_length<T>;
 #pragma unroll 2
     for (int k = 0; k < width; k += v) {
-      Vector<T> a_part[Scores<T>::rows];
+      Vector<T, v> a_part[Scores<T>::rows];
 #pragma unroll
       for (int r = 0; r < Scores<T>::rows; ++r)
-        a_part[r] = *reinterpret_cast<const Vector<T>*>(a.row(Ownership<T>::row(r)) + k);
+        a_part[r] = *reinterpret_cast<const Vector<T, v>*>(a.row(Ownership<T>::row(r)) + k);
 #pragma unroll
       for (int c = 0; c < Scores<T>::columns; ++c) {
-        const auto b_part = *reinterpret_cast<const Vector<T>*>(b.row(Scores<T>::column(c)) + k);
+        const auto b_part = *reinterpret_cast<const Vector<T, v>*>(b.row(Scores<T>::column(c)) + k);
 #pragma unroll
         for (int e = 0; e < v; ++e)
 #pragma unroll
-          for (int r = 0; r < Scores<T>::rows; ++r) s(r, c) += a_part[r].value[e] * b_part.value[e];
+          for (int r = 0; r < Scores<T>::rows; ++r) s(r, c) += a_part[r].element[e] * b_part.element[e];
       }
     }
   }
-}
-
-/// Two neighbouring columns of a row as a register of 16-bit elements.
-template <class T>
-__device__ inline std::uint32_t pack(float low, float high) {
-  const T pair[2] = {narrow<T>(low), narrow<T>(high)};
-  std::uint32_t bits;
-  memcpy(&bits, pair, sizeof bits);
-  return bits;
 }
 
 /// `exchange`: [64, exchange_stride<T>], of which a warp uses its own 16 rows.
@@ -146,9 +129,9 @@ __device__ inline void add_sums(Sums<T, width>& sums, Scores<T>& p, Tile<T, widt
     const T* b_row = b.row(lane / 8 % 2 * 8 + lane % 8) + lane / 16 * 8;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const std::uint32_t a_part[4] = {pack<T>(p(0, 4 * k), p(0, 4 * k + 1)), pack<T>(p(1, 4 * k), p(1, 4 * k + 1)),
-                                       pack<T>(p(0, 4 * k + 2), p(0, 4 * k + 3)),
-                                       pack<T>(p(1, 4 * k + 2), p(1, 4 * k + 3))};
+      const std::uint32_t a_part[4] = {
+          narrow_pair<T>(p(0, 4 * k), p(0, 4 * k + 1)), narrow_pair<T>(p(1, 4 * k), p(1, 4 * k + 1)),
+          narrow_pair<T>(p(0, 4 * k + 2), p(0, 4 * k + 3)), narrow_pair<T>(p(1, 4 * k + 2), p(1, 4 * k + 3))};
 #pragma unroll
       for (int n = 0; n < width / 16; ++n) {
         std::uint32_t b_part[4];
@@ -158,7 +141,7 @@ __device__ inline void add_sums(Sums<T, width>& sums, Scores<T>& p, Tile<T, widt
       }
     }
   } else {
-    constexpr int v = vector_elements<T>, vectors = Sums<T, width>::columns / v;
+    constexpr int v = vector_length<T>, vectors = Sums<T, width>::columns / v;
 #pragma unroll
     for (int r = 0; r < Scores<T>::rows; ++r)
 #pragma unroll
@@ -167,19 +150,19 @@ __device__ inline void add_sums(Sums<T, width>& sums, Scores<T>& p, Tile<T, widt
     __syncwarp();
 #pragma unroll 1
     for (int k = 0; k < attention_tile; k += v) {
-      Vector<T> p_part[Scores<T>::rows];
+      Vector<T, v> p_part[Scores<T>::rows];
 #pragma unroll
       for (int r = 0; r < Scores<T>::rows; ++r)
-        p_part[r] = *reinterpret_cast<const Vector<T>*>(exchange + Ownership<T>::row(r) * exchange_stride<T> + k);
+        p_part[r] = *reinterpret_cast<const Vector<T, v>*>(exchange + Ownership<T>::row(r) * exchange_stride<T> + k);
 #pragma unroll
       for (int e = 0; e < v; ++e)
 #pragma unroll
         for (int m = 0; m < vectors; ++m) {
-          const auto b_part = *reinterpret_cast<const Vector<T>*>(b.row(k + e) + Sums<T, width>::column(m * v));
+          const auto b_part = *reinterpret_cast<const Vector<T, v>*>(b.row(k + e) + Sums<T, width>::column(m * v));
 #pragma unroll
           for (int r = 0; r < Scores<T>::rows; ++r)
 #pragma unroll
-            for (int n = 0; n < v; ++n) sums(r, m * v + n) += p_part[r].value[e] * b_part.value[n];
+            for (int n = 0; n < v; ++n) sums(r, m * v + n) += p_part[r].element[e] * b_part.element[n];
         }
     }
     __syncwarp();  // the exchange may be written again
@@ -191,7 +174,7 @@ __device__ inline void add_sums(Sums<T, width>& sums, Scores<T>& p, Tile<T, widt
 template <int width, class T, class RowOf>
 __device__ inline void load_tile(Tile<T, width> tile, const RowTensor<const T>& source, int first, int columns,
                                  RowOf&& row_of) {
-  constexpr int v = vector_elements<T>, per_row = width / v;
+  constexpr int v = vector_length<T>, per_row = width / v;
 #pragma unroll 4
   for (int n = threadIdx.x; n < attention_tile * per_row; n += attention_threads) {
     const int row = n / per_row, column = n % per_row * v;

@@ -16,7 +16,6 @@
 // Outside the operands nothing is read: it counts as 0.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 #include "elements.cuh"
@@ -91,9 +90,7 @@ class MmaTile {
       for (int c = 0; c < column_slots; c += 8) {
         std::uint32_t pairs[4];
 #pragma unroll
-        for (int n = 0; n < 4; ++n)
-          pairs[n] = std::bit_cast<std::uint32_t>(
-              Vector<T, 2>{narrow<T>(value(r, c + 2 * n)), narrow<T>(value(r, c + 2 * n + 1))});
+        for (int n = 0; n < 4; ++n) pairs[n] = narrow_pair<T>(value(r, c + 2 * n), value(r, c + 2 * n + 1));
         transpose_in_quad(pairs);  // now eight neighbours of a row
         const int column = column_base() + c / 2 * 8 + lane() % 4 * 8;
         if (row(r) < rows_left && column < columns_left)

@@ -1,7 +1,6 @@
 // Launching kernels: every launch is checked at once and named after its operation.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -73,13 +72,5 @@ __device__ inline T* dynamic_shared_memory() {
 }
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-/// Blocks for a grid-stride loop over `items` in steps of `per_block`: enough to fill the device, never more than
-/// needed.
-inline unsigned grid_stride_blocks(const Context& context, std::int64_t items, std::int64_t per_block,
-                                   int blocks_per_multiprocessor = 8) {
-  const std::int64_t most = static_cast<std::int64_t>(context.multiprocessors) * blocks_per_multiprocessor;
-  return static_cast<unsigned>(std::min(ceil_div(items, per_block), most));
-}
 
 }  // namespace dsalt::cuda

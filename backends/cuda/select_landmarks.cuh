@@ -8,6 +8,7 @@
 // in an order that depends on its own candidates alone, to the last bit.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 

@@ -253,8 +253,8 @@ struct DenseBackward {
               d0 = p0 == 0 ? 0 : d0;
               d1 = p1 == 0 ? 0 : d1;
             }
-            weights[k][2 * part + r] = round_pair<T>(p0, p1);
-            ds[k][2 * part + r] = round_pair<T>(d0, d1);
+            weights[k][2 * part + r] = narrow_pair<T>(p0, p1);
+            ds[k][2 * part + r] = narrow_pair<T>(d0, d1);
           }
         }
 

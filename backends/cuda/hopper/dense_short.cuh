@@ -259,7 +259,7 @@ struct DenseShort {
       const float inverse = c.statistics.sum > 0 ? 1 / c.statistics.sum : 0;
       std::uint32_t packed[4];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) packed[e] = round_pair<T>(c.value[2 * e] * inverse, c.value[2 * e + 1] * inverse);
+      for (int e = 0; e < 4; ++e) packed[e] = narrow_pair<T>(c.value[2 * e] * inverse, c.value[2 * e + 1] * inverse);
       const std::int64_t at = w.extent.q_start + w.row0 + row;
       *reinterpret_cast<uint4*>(p.out.at(w.tile.sequence, w.tile.head, at) + column) =
           uint4{packed[0], packed[1], packed[2], packed[3]};

@@ -2,6 +2,7 @@
 // and storing rows of 16-bit elements in 16-byte pieces.
 #pragma once
 
+#include "../vectors.cuh"
 #include "dense_call.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
@@ -12,16 +13,6 @@ __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-
-template <class T>
-__device__ inline std::uint32_t round_pair(float low, float high) {
-  std::uint32_t packed;
-  if constexpr (std::is_same_v<T, bf16>)
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  else
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
 }
 
 /// d [64, columns] = A B^T over `elements` of the heads: both operands lie along them in boxes of 64. A is 64 rows of a
@@ -59,7 +50,7 @@ __device__ inline void round_weights(std::uint32_t (&weights)[count / 8][4], con
 #pragma unroll
   for (int step = 0; step < count / 8; ++step)
 #pragma unroll
-    for (int n = 0; n < 4; ++n) weights[step][n] = round_pair<T>(s[8 * step + 2 * n], s[8 * step + 2 * n + 1]);
+    for (int n = 0; n < 4; ++n) weights[step][n] = narrow_pair<T>(s[8 * step + 2 * n], s[8 * step + 2 * n + 1]);
 }
 
 /// Scores of keys from limit[r] on become -inf in row r of the thread's two.
@@ -141,7 +132,7 @@ __device__ inline void store_row(T* to, bool inside, const float (&d)[count], in
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const int at = 4 * (4 * block + n) + 2 * r;
-      a[n] = round_pair<T>(d[at] * factor, d[at + 1] * factor);
+      a[n] = narrow_pair<T>(d[at] * factor, d[at + 1] * factor);
     }
     transpose_quad(a, lane);
     if (inside) reinterpret_cast<uint4*>(to)[4 * block + lane % 4] = uint4{a[0], a[1], a[2], a[3]};

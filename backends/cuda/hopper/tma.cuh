@@ -41,9 +41,6 @@ __device__ inline void barrier_wait(Barrier* barrier, std::uint32_t parity) {
       : "memory");
 }
 
-__device__ inline void prefetch_tensor_map(const CUtensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
 /// Copies one box to shared memory; the barrier is told of its full size also where the box leaves the tensor (there it
 /// is filled with zeros). Coordinates in elements, innermost first.
 __device__ inline void tma_load(void* shared, const CUtensorMap* map, Barrier* barrier, int column, int row, int head,
