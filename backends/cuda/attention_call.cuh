@@ -12,6 +12,7 @@
 #include "context.hpp"
 #include "dsalt/attention.hpp"
 #include "elements.cuh"
+#include "exp2.cuh"
 #include "internal/sequence.hpp"
 #include "launch.cuh"
 #include "sigmoid.cuh"
@@ -24,15 +25,7 @@ inline constexpr int no_key = INT32_MAX;       // not admitted by any row
 inline constexpr int no_edge = INT32_MAX;
 
 /// Exponentials are taken to base 2 in float, where that is one instruction; logits are scaled to match.
-__device__ inline float exp_scaled(float x) {
-#ifdef DSALT_EMULATED
-  return exp2f(x);
-#else
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));  // within 2 units; weights below 2^-126 are 0
-  return y;
-#endif
-}
+__device__ inline float exp_scaled(float x) { return exp2_fast(x); }
 __device__ inline double exp_scaled(double x) { return exp(x); }
 template <class Real>
 inline constexpr Real exp_unit = static_cast<Real>(std::is_same_v<Real, double> ? 1 : 1.4426950408889634);  // log2(e)

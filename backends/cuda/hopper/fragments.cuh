@@ -1,19 +1,14 @@
-// What the threads of a warpgroup do with the sums of a product (wgmma.cuh has their layout): rounding to pairs, exp2,
-// and storing rows of 16-bit elements in 16-byte pieces.
+// What the threads of a warpgroup do with the sums of a product (wgmma.cuh has their layout): issuing the next one,
+// masks, rounding, and storing rows of 16-bit elements in 16-byte pieces.
 #pragma once
 
+#include "../exp2.cuh"
 #include "../vectors.cuh"
 #include "dense_call.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
 
 namespace dsalt::cuda::hopper {
-
-__device__ inline float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 /// d [64, columns] = A B^T over `elements` of the heads: both operands lie along them in boxes of 64. A is 64 rows of a
 /// tile of `a_rows`, B all `b_rows` == columns.
