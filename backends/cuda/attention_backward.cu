@@ -277,7 +277,7 @@ void CudaBackend::attention_backward(const AttentionProblem& problem, const Atte
                                      const AttentionSaved& saved, const AttentionGradients& gradients) {
   const CurrentDevice current(context_.device);
 #ifndef DSALT_EMULATED
-  if (hopper::takes_dense_backward(context_, problem, inputs, saved, gradients))
+  if (hopper::takes_dense_backward(context_, problem, inputs, gradients))
     return hopper::dense_backward(context_, problem, inputs, saved, gradients);
 #endif
   LandmarkLists lists(context_, operation, inputs);

@@ -239,7 +239,7 @@ void CudaBackend::attention_forward(const AttentionProblem& problem, const Atten
                                     const AttentionOutputs& outputs) {
   const CurrentDevice current(context_.device);
 #ifndef DSALT_EMULATED
-  if (hopper::takes_dense_forward(context_, problem, inputs, outputs))
+  if (hopper::takes_dense_forward(context_, problem, inputs))
     return hopper::dense_forward(context_, problem, inputs, outputs);
 #endif
   constexpr const char* operation = "attention_forward";

@@ -36,14 +36,17 @@ StreamMemory::StreamMemory(int device, cudaStream_t callers_stream)
     std::uint64_t keep = UINT64_MAX;
     status = cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep);
   }
-  if (status != cudaSuccess && owns_stream_) cudaStreamDestroy(stream_);
-  check(status, "make_backend", "cudaMemPoolCreate");
+  if (status == cudaSuccess) return;
+  if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
+  if (owns_stream_) cudaStreamDestroy(stream_);
+  check(status, "make_backend", "making a memory pool");
 }
 
 StreamMemory::~StreamMemory() {
   // Destroying either does not wait: work under way and memory in use are finished with first.
   cudaMemPoolDestroy(pool_);
   if (owns_stream_) cudaStreamDestroy(stream_);
+  cudaGetLastError();
 }
 
 void* StreamMemory::allocate(std::size_t bytes, std::string_view operation) const {
@@ -58,6 +61,13 @@ void* StreamMemory::allocate(std::size_t bytes, std::string_view operation) cons
   return memory;
 }
 
-void StreamMemory::release(void* memory) const noexcept { cudaFreeAsync(memory, stream_); }
+void StreamMemory::release(void* memory) const noexcept {
+  int current = device_;
+  cudaGetDevice(&current);
+  if (current != device_) cudaSetDevice(device_);  // the special streams mean those of the current device
+  cudaFreeAsync(memory, stream_);
+  if (current != device_) cudaSetDevice(current);
+  cudaGetLastError();  // a failure here is not the next call's
+}
 
 }  // namespace dsalt::cuda

@@ -9,10 +9,12 @@
 namespace dsalt::cuda {
 namespace {
 
-bool capturing(cudaStream_t stream, std::string_view operation) {
+/// Throws, with `why`, where the stream is being captured into a graph. The stream's device must be current.
+void refuse_capture(cudaStream_t stream, const char* operation, const char* why) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream, &status), operation, "cudaStreamIsCapturing");
-  return status != cudaStreamCaptureStatusNone;
+  if (status != cudaStreamCaptureStatusNone)
+    throw DeviceError(std::string(operation) + ": the stream is being captured into a graph, " + why);
 }
 
 }  // namespace
@@ -23,23 +25,12 @@ class CudaBackend::Staging {
  public:
   static constexpr std::size_t size = std::size_t{4} << 20;
 
-  explicit Staging(const Context& context) : context_(context) {
+  Staging(const Context& context, std::string_view operation) : context_(context) {
     for (Buffer& buffer : buffers_) {
-      check(cudaMallocHost(&buffer.memory, size), "copy_from_host", "cudaMallocHost");
-      check(cudaEventCreateWithFlags(&buffer.free, cudaEventDisableTiming), "copy_from_host", "cudaEventCreate");
+      check(cudaMallocHost(&buffer.memory, size), operation, "cudaMallocHost");
+      check(cudaEventCreateWithFlags(&buffer.free, cudaEventDisableTiming), operation, "cudaEventCreate");
     }
   }
-  ~Staging() {
-    for (Buffer& buffer : buffers_) {
-      if (buffer.free != nullptr) {
-        cudaEventSynchronize(buffer.free);  // the device may still be reading it
-        cudaEventDestroy(buffer.free);
-      }
-      if (buffer.memory != nullptr) cudaFreeHost(buffer.memory);
-    }
-  }
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
 
   void to_device(char* destination, const char* host, std::size_t bytes) {
     for (std::size_t done = 0; done < bytes; done += size) {
@@ -75,6 +66,18 @@ class CudaBackend::Staging {
   struct Buffer {
     void* memory = nullptr;
     cudaEvent_t free = nullptr;
+
+    Buffer() = default;
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+    ~Buffer() {
+      if (free != nullptr) {
+        cudaEventSynchronize(free);  // the device may still be reading it
+        cudaEventDestroy(free);
+      }
+      if (memory != nullptr) cudaFreeHost(memory);
+      cudaGetLastError();  // an earlier fault of the device is not the next call's
+    }
   };
   const Context& context_;
   Buffer buffers_[2];
@@ -118,26 +121,24 @@ std::shared_ptr<void> CudaBackend::allocate(std::size_t bytes) {
 
 void CudaBackend::copy_to_host(void* host, const void* source, std::size_t bytes) {
   if (bytes == 0) return;
-  if (capturing(context_.stream(), "copy_to_host"))
-    throw DeviceError(
-        "copy_to_host: the stream is being captured into a graph, and this call would have to wait for it");
   const CurrentDevice current(context_.device);
-  if (!staging_) staging_ = std::make_unique<Staging>(context_);
+  refuse_capture(context_.stream(), "copy_to_host", "and this call would have to wait for it");
+  if (!staging_) staging_ = std::make_unique<Staging>(context_, "copy_to_host");
   staging_->to_host(static_cast<char*>(host), static_cast<const char*>(source), bytes);
 }
 
 void CudaBackend::copy_from_host(void* destination, const void* host, std::size_t bytes) {
   if (bytes == 0) return;
-  if (capturing(context_.stream(), "copy_from_host"))
-    throw DeviceError(
-        "copy_from_host: the stream is being captured into a graph, which would copy the memory of now at "
-        "every launch; copy before the capture");
   const CurrentDevice current(context_.device);
-  if (!staging_) staging_ = std::make_unique<Staging>(context_);
+  refuse_capture(context_.stream(), "copy_from_host",
+                 "which would copy the memory of now at every launch; copy before the capture");
+  if (!staging_) staging_ = std::make_unique<Staging>(context_, "copy_from_host");
   staging_->to_device(static_cast<char*>(destination), static_cast<const char*>(host), bytes);
 }
 
 void CudaBackend::synchronize() {
+  const CurrentDevice current(context_.device);
+  refuse_capture(context_.stream(), "synchronize", "and this call would have to wait for it");
   const char* latest = context_.latest_operation;
   check(cudaStreamSynchronize(context_.stream()),
         latest == nullptr ? "synchronize" : std::string("synchronize after ") + latest, "cudaStreamSynchronize");

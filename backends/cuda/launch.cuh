@@ -33,30 +33,51 @@ void launch(const Context& context, const char* operation, void (*kernel)(Parame
 }
 
 #ifndef DSALT_EMULATED
-/// The same for a kernel that waits for earlier ones itself (programmatic dependent launch), with blocks in clusters of
-/// `cluster` (1 to 8) consecutive ones.
+/// A launch in clusters of `cluster` (1 to 8) consecutive blocks of a kernel that waits for earlier ones itself
+/// (programmatic dependent launch).
+struct ClusterLaunch {
+  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchConfig_t config{};
+
+  ClusterLaunch(const Context& context, const char* operation, const void* kernel, std::int64_t blocks, int cluster,
+                unsigned threads, std::size_t shared_bytes) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+          operation, "cudaFuncSetAttribute");
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = context.stream();
+    config.attrs = attributes;
+    config.numAttrs = cluster > 1 ? 2 : 1;
+  }
+  ClusterLaunch(const ClusterLaunch&) = delete;
+  ClusterLaunch& operator=(const ClusterLaunch&) = delete;
+};
+
 template <class... Parameters, class... Arguments>
 void launch_clusters(const Context& context, const char* operation, void (*kernel)(Parameters...), std::int64_t blocks,
                      int cluster, unsigned threads, std::size_t shared_bytes, Arguments&&... arguments) {
   if (blocks == 0) return;
   context.latest_operation = operation;
-  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shared_bytes)),
-        operation, "cudaFuncSetAttribute");
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
-  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = context.stream();
-  config.attrs = attributes;
-  config.numAttrs = cluster > 1 ? 2 : 1;
-  check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), operation, "the kernel launch");
+  const ClusterLaunch launch(context, operation, reinterpret_cast<const void*>(kernel), blocks, cluster, threads,
+                             shared_bytes);
+  check(cudaLaunchKernelEx(&launch.config, kernel, std::forward<Arguments>(arguments)...), operation,
+        "the kernel launch");
+}
+
+template <class... Parameters>
+int most_resident_clusters(const Context& context, const char* operation, void (*kernel)(Parameters...), int cluster,
+                           unsigned threads, std::size_t shared_bytes) {
+  const ClusterLaunch launch(context, operation, reinterpret_cast<const void*>(kernel), cluster, cluster, threads,
+                             shared_bytes);
+  int count = 0;
+  check(cudaOccupancyMaxActiveClusters(&count, kernel, &launch.config), operation, "cudaOccupancyMaxActiveClusters");
+  return count;
 }
 #endif
 

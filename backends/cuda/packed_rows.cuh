@@ -34,8 +34,11 @@ class PackedRows {
  public:
   /// Fill::later: an output. What the copy then holds reaches the tensor through copy_back().
   PackedRows(const Context& context, const char* operation, const TensorView& tensor, int n, Fill fill = Fill::now)
+      : PackedRows(context, operation, tensor, n, fill, rows_are_packed(tensor, n)) {}
+  /// The same where the caller asks for more of a layout: `as_is` says whether the tensor has it.
+  PackedRows(const Context& context, const char* operation, const TensorView& tensor, int n, Fill fill, bool as_is)
       : context_(context), operation_(operation), tensor_(tensor), view_(tensor) {
-    if (rows_are_packed(tensor, n)) return;
+    if (as_is) return;
     const auto last = static_cast<std::size_t>(tensor.rank - 1);
     pitch_ = ceil_div(tensor.shape[last], n) * n;
     std::int64_t stride = pitch_;

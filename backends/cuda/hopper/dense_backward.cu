@@ -2,9 +2,11 @@
 
 #include <cmath>
 #include <optional>
+#include <span>
 
 #include "../launch.cuh"
 #include "dense_backward.cuh"
+#include "dense_tensors.cuh"
 #include "packed_tiles.cuh"
 #include "tensor_map.hpp"
 #include "warp_specialized.cuh"
@@ -75,24 +77,43 @@ void choose(const Context& context, const AttentionProblem& problem, const Atten
            : run<T, kHead, false, false>(context, problem, in, saved, gradients);
 }
 
+/// A gradient that nobody asked for is computed all the same, into memory of this object: the others keep their bits.
+class Unwanted {
+ public:
+  Unwanted(const Context& context, TensorView& gradient, const TensorView& like) {
+    if (gradient.present()) return;
+    memory_.emplace(context, operation, like.size() * static_cast<std::int64_t>(size_of(like.dtype)));
+    gradient = TensorView::of(memory_->data(), like.dtype,
+                              std::span(like.shape.data(), static_cast<std::size_t>(like.rank)), like.device);
+  }
+
+ private:
+  std::optional<Scratch<unsigned char>> memory_;
+};
+
 }  // namespace
 
 bool takes_dense_backward(const Context& context, const AttentionProblem& problem, const AttentionInputs& in,
-                          const AttentionSaved& saved, const AttentionGradients& gradients) {
-  if (!takes_dense(context, problem, in)) return false;
-  for (const TensorView* view : {&saved.out, &saved.dout, &gradients.dq, &gradients.dk, &gradients.dv})
-    if (!view->present() || !copyable(*view)) return false;
-  return true;
+                          const AttentionGradients& gradients) {
+  return takes_dense(context, problem, in) &&
+         (gradients.dq.present() || gradients.dk.present() || gradients.dv.present());
 }
 
-void dense_backward(const Context& context, const AttentionProblem& problem, const AttentionInputs& in,
-                    const AttentionSaved& saved, const AttentionGradients& gradients) {
+void dense_backward(const Context& context, const AttentionProblem& problem, const AttentionInputs& inputs,
+                    const AttentionSaved& saved_tensors, const AttentionGradients& wanted) {
+  AttentionInputs in = inputs;
+  AttentionSaved saved = saved_tensors;
+  AttentionGradients gradients = wanted;
+  const Unwanted dq(context, gradients.dq, in.q), dk(context, gradients.dk, in.k), dv(context, gradients.dv, in.v);
+  const DenseTensors tensors(context, operation, {&in.q, &in.k, &in.v, &saved.out, &saved.dout},
+                             {&gradients.dq, &gradients.dk, &gradients.dv});
   const std::int64_t d = in.q.shape[static_cast<std::size_t>(in.q.rank - 1)];
   const auto of_type = [&]<class T>(Tag<T>) {
     d == 64 ? choose<T, 64>(context, problem, in, saved, gradients)
             : choose<T, 128>(context, problem, in, saved, gradients);
   };
   in.q.dtype == DType::bf16 ? of_type(Tag<bf16>{}) : of_type(Tag<f16>{});
+  tensors.copy_back();
 }
 
 }  // namespace dsalt::cuda::hopper

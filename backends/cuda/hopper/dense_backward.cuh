@@ -27,7 +27,7 @@ struct QuerySlots {
 
   /// Packed: a closed form with room for every sequence's partial tile.
   __device__ std::int64_t slot(const DenseCall& call, int rows, int b, int h, int m) const {
-    if (call.cu_q == nullptr) return (static_cast<std::int64_t>(b) * call.hq + h) * per_head + m;
+    if (!call.cu_q.present()) return (static_cast<std::int64_t>(b) * call.hq + h) * per_head + m;
     return static_cast<std::int64_t>(h) * per_head + (call.cu_q[b] + static_cast<std::int64_t>(b) * rows) / rows + m;
   }
 };
@@ -67,7 +67,10 @@ struct DenseBackward {
   Extent extent{};
 
   __device__ DenseBackward(const Parameters& parameters, unsigned char* memory)
-      : shared(memory), p(parameters), barriers(*reinterpret_cast<Barriers*>(memory + barriers_at)) {
+      : shared(memory), p(parameters), barriers(*reinterpret_cast<Barriers*>(memory + barriers_at)) {}
+
+  /// Which keys are this block's. Reads lengths from global memory, so it may not be called before run().
+  __device__ void locate() {
     const DenseCall& call = p.call;
     group = call.hq / call.hkv;
     const int n = static_cast<int>(blockIdx.x);
@@ -117,7 +120,7 @@ struct DenseBackward {
   }
 
   __device__ void produce() {
-    const int entry = p.call.cu_q != nullptr ? 0 : sequence;
+    const int entry = p.call.cu_q.present() ? 0 : sequence;
     if (last_tile > first_tile) {
       barrier_expect(&barriers.keys_full, 2 * key_bytes);
       for (int box = 0; box < boxes; ++box) {
@@ -207,7 +210,7 @@ struct DenseBackward {
       std::uint32_t weights[kQueries / 16][4], ds[kQueries / 16][4];
 
       barrier_wait(&f.barriers.q_full[stage], parity);
-      if (masked && queries < kQueries && f.p.call.cu_q != nullptr) {  // the rows below are another sequence's
+      if (masked && queries < kQueries && f.p.call.cu_q.present()) {  // the rows below are another sequence's
         barrier_wait(&f.barriers.do_full[stage], parity);
         clear_rows(f.q_tile(stage), queries, kQueries, boxes, thread, consumers);
         clear_rows(f.do_tile(stage), queries, kQueries, boxes, thread, consumers);
@@ -290,12 +293,15 @@ struct DenseBackward {
 #pragma unroll
       for (int c = 0; c < 8; ++c) reduce_add(sums + c * 512, dq[4 * c], dq[4 * c + 1], dq[4 * c + 2], dq[4 * c + 3]);
       if constexpr (kOrdered) {
-        __threadfence();
         named_sync(2, consumers);
-        if (thread == 0) atomicAdd(f.p.slots.turns + slot, 1);
+        if (thread == 0) {
+          __threadfence();
+          atomicAdd(f.p.slots.turns + slot, 1);
+        }
       }
     }
-    /// Blocks of lower key tiles were started earlier: they come to their turn without this one.
+    /// Blocks start in the order of their numbers, so those of lower key tiles run already or are done: nobody waits
+    /// for a block that cannot start.
     __device__ void wait_for_turn(const int* turn) const {
       if (thread == 0) {
         int now;
@@ -308,7 +314,7 @@ struct DenseBackward {
 
     /// Padded: keys past k_lengths get zeros. Packed: rows of other sequences are left alone.
     __device__ void store() {
-      const int end = f.p.call.cu_q != nullptr ? f.extent.nk : f.p.call.nk;
+      const int end = f.p.call.cu_q.present() ? f.extent.nk : f.p.call.nk;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int key = f.first_key + key_row + 8 * r;
@@ -320,6 +326,7 @@ struct DenseBackward {
   };
 
   __device__ void run(int thread) {
+    locate();
     if (thread >= consumers) {
       fewer_registers<24>();
       if (thread == consumers && !idle) produce();

@@ -6,9 +6,9 @@
 
 namespace dsalt::cuda::hopper {
 
-/// See takes_dense (dense_call.cuh); all three gradients are asked for, and they, out and dout lie in 16-byte pieces.
+/// Calls that takes_dense() takes (dense_call.cuh) and that ask for a gradient of q, k or v.
 bool takes_dense_backward(const Context& context, const AttentionProblem& problem, const AttentionInputs& inputs,
-                          const AttentionSaved& saved, const AttentionGradients& gradients);
+                          const AttentionGradients& gradients);
 
 void dense_backward(const Context& context, const AttentionProblem& problem, const AttentionInputs& inputs,
                     const AttentionSaved& saved, const AttentionGradients& gradients);

@@ -14,10 +14,11 @@ bool takes_dense(const Context& context, const AttentionProblem& problem, const 
   const auto last = static_cast<std::size_t>(in.q.rank - 1);
   const std::int64_t d = in.q.shape[last];
   if ((d != 64 && d != 128) || in.v.shape[last] != d) return false;
-  if (problem.scale && *problem.scale < 1e-30) return false;  // the maximum is taken before scaling
-  constexpr std::int64_t most_rows = std::int64_t{1} << 30;   // positions are 32-bit numbers, and so are tiles
+  // The maximum is taken before scaling, in float.
+  if (problem.scale && (*problem.scale < 1e-30 || *problem.scale > 1e30)) return false;
+  constexpr std::int64_t most_rows = std::int64_t{1} << 30;  // positions are 32-bit numbers, and so are tiles
   for (const TensorView* view : {&in.q, &in.k, &in.v}) {
-    if (view->size() == 0 || !copyable(*view)) return false;
+    if (view->size() == 0) return false;
     if (view->shape[in.cu_seqlens_q.present() ? 0 : 2] > most_rows) return false;
   }
   // The smallest tiles have 64 rows; a pack may have one more for each sequence.
@@ -30,7 +31,7 @@ bool takes_dense(const Context& context, const AttentionProblem& problem, const 
 DenseCall dense_call(const AttentionProblem& problem, const AttentionInputs& in) {
   const bool packed = in.cu_seqlens_q.present();
   const auto i32 = [](const TensorView& view) {
-    return view.present() ? static_cast<const std::int32_t*>(view.data) : nullptr;
+    return view.present() ? Int32List{static_cast<const std::int32_t*>(view.data), view.strides[0]} : Int32List{};
   };
   const auto last = static_cast<std::size_t>(in.q.rank - 1);
   DenseCall call;
@@ -49,6 +50,9 @@ DenseCall dense_call(const AttentionProblem& problem, const AttentionInputs& in)
   const std::int64_t group = call.hq / call.hkv, pairs = static_cast<std::int64_t>(call.batch) * call.hq;
   const auto fitting = static_cast<std::int64_t>(25e6 / bytes_per_head);
   call.heads_per_section = static_cast<int>(std::min(pairs, std::max<std::int64_t>(1, fitting) * group));
+  call.by_section_heads = Divider(call.heads_per_section);
+  call.by_hq = Divider(call.hq);
+  call.by_group = Divider(call.hq / call.hkv);
   return call;
 }
 

@@ -1,11 +1,15 @@
 #include "dense_forward.hpp"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <optional>
+#include <utility>
 
 #include "../launch.cuh"
 #include "dense_forward.cuh"
 #include "dense_short.cuh"
+#include "dense_tensors.cuh"
 #include "packed_tiles.cuh"
 #include "tensor_map.hpp"
 #include "warp_specialized.cuh"
@@ -38,16 +42,16 @@ struct Call {
       work = static_cast<std::int64_t>(call.tiles) * call.hq;
     } else {
       call.tiles = static_cast<int>(ceil_div(call.nq, F::rows));
+      call.by_section = Divider(call.tiles * call.heads_per_section);
       work = call.tiles * pairs();
     }
-    call.section_tiles = call.tiles * call.heads_per_section;
     const ForwardParameters<T> p{make_tensor_map(in.q, F::rows, operation),
                                  make_tensor_map(in.k, F::keys, operation),
                                  make_tensor_map(in.v, F::keys, operation),
                                  call,
                                  rows_of<T>(out.out, packed),
                                  rows_of<float>(out.lse, packed),
-                                 work};
+                                 static_cast<int>(work)};
     const std::int64_t blocks = parts > 0 ? work * parts : std::min<std::int64_t>(work, context.multiprocessors);
     launch_clusters(context, operation, warp_specialized_kernel<F>, blocks, std::max(parts, 1), F::threads,
                     F::shared_bytes, p);
@@ -57,25 +61,36 @@ struct Call {
   void choose() const {
     constexpr int large_groups = kHead == 64 ? 3 : 2;
     using Large = DenseForward<T, kHead, large_groups, 128, kCausal>;
-    const bool few_keys = dense.nk <= 128,
-               enough_tiles = pairs() * ceil_div(dense.nq, Large::rows) >= context.multiprocessors;
     // The large kernel reads keys least often, and gives a row the same bits in any batch.
-    if (context.deterministic || dense.cu_q != nullptr || (enough_tiles && !few_keys)) return run<Large, T>(0);
+    const std::int64_t large_tiles = pairs() * ceil_div(dense.nq, Large::rows);
+    const bool few_keys = dense.nk <= 128, enough = dense.nq > 64 && large_tiles * 10 >= context.multiprocessors * 9;
+    if (context.deterministic || dense.cu_q.present() || (enough && !few_keys)) return run<Large, T>(0);
     constexpr int groups = kHead == 64 ? 3 : 2;  // warpgroups of a block: as many as have registers
-    if (few_keys && dense.nq > 128) return run<DenseShort<T, kHead, groups, 1, kCausal>, T>(0);
-    if constexpr (kHead == 64)
-      if (dense.nq > 64) return run_parts<DenseShort<T, kHead, 2, 2, kCausal>, T>(2);
+    if (few_keys && dense.nq > 64) return run<DenseShort<T, kHead, groups, 1, kCausal>, T>(0);
     run_parts<DenseShort<T, kHead, 1, groups, kCausal>, T>(groups);
   }
 
-  /// In clusters, so that every multiprocessor has a block if there are keys enough.
+  /// In clusters of as many blocks as run all at the same time and have keys to read.
   template <class F, class T>
   void run_parts(int splits) const {
     const std::int64_t tiles = pairs() * ceil_div(dense.nq, F::rows), key_tiles = ceil_div(dense.nk, F::keys);
-    int parts = 1;
-    while (parts < F::most_parts && tiles * parts * 2 <= context.multiprocessors && parts * 2 * splits <= key_tiles)
-      parts *= 2;
+    int parts = F::most_parts;
+    while (parts > 1 && (parts * splits > key_tiles || tiles > resident_clusters<F>(parts))) --parts;
     run<F, T>(parts);
+  }
+
+  /// How many clusters of `parts` blocks the device runs at a time: fewer than its multiprocessors would suggest, since
+  /// a cluster must find its place among those of one group.
+  template <class F>
+  int resident_clusters(int parts) const {
+    static std::mutex mutex;
+    static std::map<std::pair<int, int>, int> known;  // of (device, parts)
+    const std::lock_guard lock(mutex);
+    const auto [entry, is_new] = known.try_emplace({context.device, parts}, 0);
+    if (is_new)
+      entry->second =
+          most_resident_clusters(context, operation, warp_specialized_kernel<F>, parts, F::threads, F::shared_bytes);
+    return entry->second;
   }
 
   template <class T>
@@ -89,16 +104,19 @@ struct Call {
 
 }  // namespace
 
-bool takes_dense_forward(const Context& context, const AttentionProblem& problem, const AttentionInputs& in,
-                         const AttentionOutputs& out) {
-  return takes_dense(context, problem, in) && copyable(out.out);
+bool takes_dense_forward(const Context& context, const AttentionProblem& problem, const AttentionInputs& in) {
+  return takes_dense(context, problem, in);
 }
 
-void dense_forward(const Context& context, const AttentionProblem& problem, const AttentionInputs& in,
-                   const AttentionOutputs& out) {
+void dense_forward(const Context& context, const AttentionProblem& problem, const AttentionInputs& inputs,
+                   const AttentionOutputs& outputs) {
+  AttentionInputs in = inputs;
+  AttentionOutputs out = outputs;
+  const DenseTensors tensors(context, operation, {&in.q, &in.k, &in.v}, {&out.out});
   const Call call{context, in, out, dense_call(problem, in)};
   const bool causal = problem.mask == Mask::causal;
   in.q.dtype == DType::bf16 ? call.choose_shape<bf16>(causal) : call.choose_shape<f16>(causal);
+  tensors.copy_back();
 }
 
 }  // namespace dsalt::cuda::hopper

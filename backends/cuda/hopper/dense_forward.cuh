@@ -22,7 +22,7 @@ struct ForwardParameters {
   DenseCall call;
   Rows<T> out;
   Rows<float> lse;
-  std::int64_t work;  // tiles of query rows in all
+  int work;  // tiles of query rows in all, below 2^30
 };
 
 template <class T, int kHead, int kGroups, int kKeys, bool kCausal>
@@ -61,7 +61,7 @@ struct DenseForward {
 
   template <class Body>
   __device__ void for_work(Body&& body) const {
-    for (std::int64_t n = blockIdx.x; n < p.work; n += gridDim.x) {
+    for (int n = static_cast<int>(blockIdx.x); n < p.work; n += static_cast<int>(gridDim.x)) {
       const ForwardWork w = forward_work<kCausal>(p.call, n, rows, kKeys);
       if (w.exists()) body(w);
     }
@@ -71,8 +71,8 @@ struct DenseForward {
   __device__ void produce() {
     int k_count = 0, v_count = 0, q_count = 0;
     for_work([&](const ForwardWork& w) {
-      const int kv_head = w.tile.head / (p.call.hq / p.call.hkv);
-      const int sequence = p.call.cu_q != nullptr ? 0 : w.tile.sequence;
+      const int kv_head = p.call.by_group.quotient(w.tile.head);
+      const int sequence = p.call.cu_q.present() ? 0 : w.tile.sequence;
       const auto load = [&](const CUtensorMap& map, unsigned char* to, Barrier* full, int tile) {
         barrier_expect(full, tile_bytes);
         for (int box = 0; box < boxes; ++box)
@@ -159,13 +159,13 @@ struct DenseForward {
       keep_in_registers(s);
       release(&f.barriers.k_empty[k_count % stages]);
       ++k_count;
-      mask_scores(s, (w.tiles - 1) * kKeys, limit, lane);
+      mask_scores(s, (w.tiles - 1) * kKeys, unmasked, limit, lane);
       softmax.update(s, f.p.call.scale_log2, factor);
       round_weights<T>(weights, s);
 
       int tile = w.tiles - 2;
-      for (; tile >= 0 && (tile + 1) * kKeys > unmasked; --tile) step<true>(tile, limit);
-      for (; tile >= 0; --tile) step<false>(tile, limit);
+      for (; tile >= 0 && (tile + 1) * kKeys > unmasked; --tile) step<true>(tile, unmasked, limit);
+      for (; tile >= 0; --tile) step<false>(tile, unmasked, limit);
 
       release(&f.barriers.q_empty);
       barrier_wait(&f.barriers.v_full[v_count % stages], v_count / stages % 2);
@@ -179,7 +179,7 @@ struct DenseForward {
 
     /// Scores of `tile` and values of the tile before it (in the order of execution) together.
     template <bool masked>
-    __device__ void step(int tile, const int (&limit)[2]) {
+    __device__ void step(int tile, int unmasked, const int (&limit)[2]) {
       float factor[2];
       barrier_wait(&f.barriers.k_full[k_count % stages], k_count / stages % 2);
       take_turn();
@@ -191,7 +191,7 @@ struct DenseForward {
       keep_in_registers(s);
       release(&f.barriers.k_empty[k_count % stages]);
       ++k_count;
-      if constexpr (masked) mask_scores(s, tile * kKeys, limit, lane);
+      if constexpr (masked) mask_scores(s, tile * kKeys, unmasked, limit, lane);
       softmax.update(s, f.p.call.scale_log2, factor);
       wgmma_wait<0>();
       keep_in_registers(o);

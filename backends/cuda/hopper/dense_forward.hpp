@@ -6,9 +6,8 @@
 
 namespace dsalt::cuda::hopper {
 
-/// See takes_dense (dense_call.cuh); out must be writable in 16-byte pieces.
-bool takes_dense_forward(const Context& context, const AttentionProblem& problem, const AttentionInputs& inputs,
-                         const AttentionOutputs& outputs);
+/// For calls that takes_dense() takes (dense_call.cuh).
+bool takes_dense_forward(const Context& context, const AttentionProblem& problem, const AttentionInputs& inputs);
 
 void dense_forward(const Context& context, const AttentionProblem& problem, const AttentionInputs& inputs,
                    const AttentionOutputs& outputs);

@@ -19,10 +19,9 @@ struct DenseShort {
   using Parameters = ForwardParameters<T>;
   static constexpr int most_parts = 8;  // blocks of a cluster
   static constexpr int rows = 64 * kRows, keys = 64, boxes = kHead / 64, consumers = 128 * kRows * kSplits;
-  static constexpr int stages = kSplits == 1  ? 2
-                                : kHead == 64 ? 6
-                                              : 4,
-                       q_stages = kSplits == 1 ? 2 : 1, threads = consumers + 32;
+  static constexpr int stages = kHead == 64 ? (kSplits == 1 ? 4 : 12) : (kSplits == 1 ? 3 : 6);
+  static constexpr int q_stages = kSplits == 1 ? 2 : 1;
+  static constexpr int threads = consumers + 32;
   static constexpr std::uint32_t q_bytes = rows * kHead * 2, tile_bytes = keys * kHead * 2;
 
   struct Barriers {
@@ -37,7 +36,7 @@ struct DenseShort {
   };
   static constexpr std::uint32_t keys_at = q_stages * q_bytes, statistics_at = keys_at + 2 * stages * tile_bytes,
                                  barriers_at = statistics_at + rows * (kSplits + 1) * 8;
-  static constexpr std::uint32_t shared_bytes = 1024 + barriers_at + 256;
+  static constexpr std::uint32_t shared_bytes = 1024 + barriers_at + sizeof(Barriers);
   static_assert(kSplits == 1 || kSplits * rows * kHead * 4 <= 2 * stages * tile_bytes,
                 "partial results take the place of keys");
 
@@ -76,13 +75,13 @@ struct DenseShort {
   template <class Body>
   __device__ void for_work(Body&& body) const {
     if constexpr (kSplits == 1) {
-      for (std::int64_t n = blockIdx.x; n < p.work; n += gridDim.x) {
+      for (int n = static_cast<int>(blockIdx.x); n < p.work; n += static_cast<int>(gridDim.x)) {
         const ForwardWork w = forward_work<kCausal>(p.call, n, rows, keys);
         if (w.exists()) body(w, 0, w.tiles);
       }
     } else {
-      const int parts = static_cast<int>(gridDim.x / p.work), part = static_cast<int>(blockIdx.x) % parts;
-      const ForwardWork w = forward_work<kCausal>(p.call, blockIdx.x / parts, rows, keys);
+      const int parts = static_cast<int>(gridDim.x) / p.work, part = static_cast<int>(blockIdx.x) % parts;
+      const ForwardWork w = forward_work<kCausal>(p.call, static_cast<int>(blockIdx.x) / parts, rows, keys);
       if (!w.exists()) return;
       const int each = (w.tiles + parts - 1) / parts, first = min(w.tiles, part * each);
       body(w, first, min(w.tiles, first + each));
@@ -92,8 +91,8 @@ struct DenseShort {
   __device__ void produce() {
     int count = 0, q_count = 0;
     for_work([&](const ForwardWork& w, int first, int last) {
-      const int kv_head = w.tile.head / (p.call.hq / p.call.hkv);
-      const int sequence = p.call.cu_q != nullptr ? 0 : w.tile.sequence;
+      const int kv_head = p.call.by_group.quotient(w.tile.head);
+      const int sequence = p.call.cu_q.present() ? 0 : w.tile.sequence;
       const int q_stage = q_count % q_stages;
       barrier_wait(&barriers.q_empty[q_stage], q_count / q_stages % 2 ^ 1);
       barrier_expect(&barriers.q_full[q_stage], q_bytes);
@@ -137,38 +136,67 @@ struct DenseShort {
       softmax = RunningSoftmax{};
 #pragma unroll
       for (int n = 0; n < kHead / 2; ++n) o[n] = 0;
-      const int limit[2] = {w.limit<kCausal>(row), w.limit<kCausal>(row + 8)};
-      const int unmasked = w.limit<kCausal>(64 * group);
       const int q_stage = q_count % q_stages;
       barrier_wait(&f.barriers.q_full[q_stage], q_count / q_stages % 2);
-      for (int tile = last - 1 - split; tile >= first; tile -= kSplits) {
-        const int number = count + last - 1 - tile, stage = number % stages, parity = number / stages % 2;
+      int tile = last - 1 - split;
+      if (tile >= first) {
+        const int limit[2] = {w.limit<kCausal>(row), w.limit<kCausal>(row + 8)};
+        const int unmasked = w.limit<kCausal>(64 * group);
+        int number = count + split;  // of the tile, through all work: where it lies
         float s[keys / 2], factor[2];
         std::uint32_t weights[keys / 16][4];
-        barrier_wait(&f.barriers.k_full[stage], parity);
-        issue_k_major<T, kHead, keys, rows, keys>(s, f.q_tile(q_stage) + group * 64 * 128, f.k_tile(stage));
+        const auto weigh = [&] {
+          if ((tile + 1) * keys > unmasked) mask_scores(s, tile * keys, unmasked, limit, lane);
+          softmax.update(s, f.p.call.scale_log2, factor);
+        };
+        clear_tail(w, tile, number);
+        issue_scores(s, q_stage, number);
         wgmma_wait<0>();
         keep_in_registers(s);
-        if ((tile + 1) * keys > unmasked) mask_scores(s, tile * keys, limit, lane);
-        softmax.update(s, f.p.call.scale_log2, factor);
+        weigh();
         round_weights<T>(weights, s);
+        while ((tile -= kSplits) >= first) {  // scores of this tile and values of the one before together
+          issue_scores(s, q_stage, number + kSplits);
+          issue_values(weights, number);
+          wgmma_wait<1>();
+          keep_in_registers(s);
+          weigh();
+          wgmma_wait<0>();
+          keep_in_registers(o);
+          release(&f.barriers.empty[number % stages]);
+          number += kSplits;
+          round_weights<T>(weights, s);
 #pragma unroll
-        for (int n = 0; n < kHead / 2; ++n) o[n] *= factor[n / 2 % 2];
-        barrier_wait(&f.barriers.v_full[stage], parity);
-        const int valid = w.extent.nk - tile * keys;
-        if (valid < keys && f.p.call.shares_tails()) {  // values past the last key are somebody else's
-          clear_rows(f.v_tile(stage), valid, keys, boxes, thread % (128 * kRows), 128 * kRows);
-          named_sync(8, 128 * kRows);
+          for (int n = 0; n < kHead / 2; ++n) o[n] *= factor[n / 2 % 2];
         }
-        issue_weighted_rows<T, keys, kHead>(o, weights, f.v_tile(stage));
+        issue_values(weights, number);
         wgmma_wait<0>();
         keep_in_registers(o);
-        release(&f.barriers.empty[stage]);
+        release(&f.barriers.empty[number % stages]);
       }
       release(&f.barriers.q_empty[q_stage]);
       count += last - first;
       ++q_count;
       softmax.finish();
+    }
+
+    __device__ void issue_scores(float (&s)[keys / 2], int q_stage, int number) const {
+      const int stage = number % stages;
+      barrier_wait(&f.barriers.k_full[stage], number / stages % 2);
+      issue_k_major<T, kHead, keys, rows, keys>(s, f.q_tile(q_stage) + group * 64 * 128, f.k_tile(stage));
+    }
+    __device__ void issue_values(const std::uint32_t (&weights)[keys / 16][4], int number) {
+      const int stage = number % stages;
+      barrier_wait(&f.barriers.v_full[stage], number / stages % 2);
+      issue_weighted_rows<T, keys, kHead>(o, weights, f.v_tile(stage));
+    }
+    /// Values past the last key are somebody else's.
+    __device__ void clear_tail(const ForwardWork& w, int tile, int number) const {
+      const int valid = w.extent.nk - tile * keys, stage = number % stages;
+      if (valid >= keys || !f.p.call.shares_tails()) return;
+      barrier_wait(&f.barriers.v_full[stage], number / stages % 2);
+      clear_rows(f.v_tile(stage), valid, keys, boxes, thread % (128 * kRows), 128 * kRows);
+      named_sync(8, 128 * kRows);
     }
 
     /// Shows this warpgroup's partial result to the block. All keys have been read by then.
@@ -209,15 +237,15 @@ struct DenseShort {
       float top = result.statistics.maximum;
 #pragma unroll
       for (int n = 0; n < at_once; ++n) top = fmaxf(top, each[n].maximum);
-      const float offset = top == -INFINITY ? 0 : top * scale;
-      const float factor = exp2_fast(result.statistics.maximum * scale - offset);
+      const float offset = softmax_offset(top, scale);
+      const float factor = softmax_factor(result.statistics.maximum, scale, offset);
       result.statistics.maximum = top;
       result.statistics.sum *= factor;
 #pragma unroll
       for (int e = 0; e < 8; ++e) result.value[e] *= factor;
 #pragma unroll
       for (int n = 0; n < at_once; ++n) {
-        const float weight = first + n < count ? exp2_fast(each[n].maximum * scale - offset) : 0;
+        const float weight = first + n < count ? softmax_factor(each[n].maximum, scale, offset) : 0;
         result.statistics.sum += weight * each[n].sum;
         const float from[8] = {low[n].x, low[n].y, low[n].z, low[n].w, high[n].x, high[n].y, high[n].z, high[n].w};
 #pragma unroll
@@ -248,15 +276,15 @@ struct DenseShort {
   __device__ void store_combined(const ForwardWork& w, int thread) const {
     const auto cluster = cooperative_groups::this_cluster();
     const int parts = static_cast<int>(cluster.num_blocks()), part = static_cast<int>(cluster.block_rank());
-    const int each = rows / parts;
+    const int each = (rows + parts - 1) / parts;
     for (int n = thread; n < each * lanes; n += consumers) {
       const int row = part * each + n / lanes, column = n % lanes * 8;
-      if (w.row0 + row >= w.extent.nq) continue;
+      if (row >= rows || w.row0 + row >= w.extent.nq) continue;
       const Combined c = combine(parts, [&](int other) {
         return Partial{cluster.map_shared_rank(block_statistics(), other) + row,
                        cluster.map_shared_rank(partial_rows(0), other) + row * kHead + column};
       });
-      const float inverse = c.statistics.sum > 0 ? 1 / c.statistics.sum : 0;
+      const float inverse = c.statistics.sum == 0 ? 0 : __frcp_rn(c.statistics.sum);
       std::uint32_t packed[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) packed[e] = narrow_pair<T>(c.value[2 * e] * inverse, c.value[2 * e + 1] * inverse);
@@ -270,11 +298,11 @@ struct DenseShort {
   }
 
   __device__ void run(int thread) {
-    Consumer consumer(*this, thread);
     if (thread >= consumers) {
       if (thread == consumers) produce();
       __syncwarp();
     } else {
+      Consumer consumer(*this, thread);
       for_work([&](const ForwardWork& w, int first, int last) {
         consumer.run(w, first, last);
         if constexpr (kSplits == 1) {

@@ -48,14 +48,29 @@ __device__ inline void round_weights(std::uint32_t (&weights)[count / 8][4], con
     for (int n = 0; n < 4; ++n) weights[step][n] = narrow_pair<T>(s[8 * step + 2 * n], s[8 * step + 2 * n + 1]);
 }
 
-/// Scores of keys from limit[r] on become -inf in row r of the thread's two.
+/// Scores of keys from limit[r] on become -inf in row r of the thread's two. Keys before `unmasked` are below both
+/// limits.
 template <int count>
-__device__ inline void mask_scores(float (&s)[count], int first_key, const int (&limit)[2], int lane) {
+__device__ inline void mask_scores(float (&s)[count], int first_key, int unmasked, const int (&limit)[2], int lane) {
 #pragma unroll
-  for (int n = 0; n < count; ++n) {
-    const int key = first_key + n / 4 * 8 + lane % 4 * 2 + n % 2;
-    if (key >= limit[n / 2 % 2]) s[n] = -INFINITY;
+  for (int c = 0; c < count / 4; ++c) {
+    if (first_key + 8 * c + 8 <= unmasked) continue;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const int key = first_key + 8 * c + lane % 4 * 2 + n % 2;
+      if (key >= limit[n / 2]) s[4 * c + n] = -INFINITY;
+    }
   }
+}
+
+/// maximum * scale_log2, rounded: what the exponents of a row are relative to. Always this one product, never part of a
+/// fused one: an old offset minus an equal new one must be exactly 0.
+__device__ inline float softmax_offset(float maximum, float scale_log2) {
+  return maximum == -INFINITY ? 0 : __fmul_rn(maximum, scale_log2);  // no key so far: all weights 0
+}
+/// What sums relative to `old_maximum` must be scaled by to be relative to `offset`.
+__device__ inline float softmax_factor(float old_maximum, float scale_log2, float offset) {
+  return exp2_fast(__fmul_rn(old_maximum, scale_log2) - offset);
 }
 
 /// The running maximum and (this thread's part of the) sum of two rows.
@@ -72,9 +87,18 @@ struct RunningSoftmax {
       for (int n = 0; n < count / 4; ++n) top = fmaxf(top, fmaxf(s[4 * n + 2 * r], s[4 * n + 2 * r + 1]));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-      const float offset = top == -INFINITY ? 0 : top * scale_log2;  // no key so far: all weights 0
-      factor[r] = exp2_fast(maximum[r] * scale_log2 - offset);
+      float offset = softmax_offset(top, scale_log2);
+      factor[r] = softmax_factor(maximum[r], scale_log2, offset);
       maximum[r] = top;
+      // The fused product below is off by the offset's rounding. Where that could be seen in a rounded weight, the
+      // maximum is taken off first, at the cost of one more instruction a score.
+      if (__any_sync(0xffffffffu, fabsf(offset) > 1024)) {
+#pragma unroll
+        for (int n = 0; n < count / 4; ++n)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) s[4 * n + 2 * r + half] -= top == -INFINITY ? 0 : top;
+        offset = 0;
+      }
       float total = 0;
 #pragma unroll
       for (int n = 0; n < count / 4; ++n)
@@ -97,9 +121,10 @@ struct RunningSoftmax {
   }
 };
 
-/// lse of a row from its maximum score (unscaled) and its sum of weights.
+/// lse of a row from its maximum score (unscaled) and its sum of weights. A row without keys has sum 0; a NaN stays
+/// one.
 __device__ inline float log_sum(float maximum, float sum, float scale_log2) {
-  return sum > 0 ? (maximum * scale_log2 + log2f(sum)) * 0.693147180559945f : -INFINITY;
+  return sum == 0 ? -INFINITY : (__fmul_rn(maximum, scale_log2) + log2f(sum)) * 0.693147180559945f;
 }
 
 /// a[n] of lane t of four becomes a[t] of lane n.
@@ -138,15 +163,17 @@ __device__ inline void store_row(T* to, bool inside, const float (&d)[count], in
 template <class Parameters, int count>
 __device__ inline void store_tile(const Parameters& p, const ForwardWork& w, const float (&o)[count],
                                   const RunningSoftmax& softmax, int row, int lane) {
+  const int first = w.row0 + row;
+  const std::int64_t at = w.extent.q_start + first;
+  auto* out = p.out.at(w.tile.sequence, w.tile.head, at);
+  float* lse = p.lse.data == nullptr ? nullptr : p.lse.at(w.tile.sequence, w.tile.head, at);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int i = w.row0 + row + 8 * r;
-    const bool inside = i < w.extent.nq;
-    const float sum = softmax.sum[r], inverse = sum > 0 ? __frcp_rn(sum) : 0;  // no key: the row is 0
-    const std::int64_t at = w.extent.q_start + i;
-    store_row(p.out.at(w.tile.sequence, w.tile.head, at), inside, o, r, inverse, lane);
-    if (p.lse.data != nullptr && inside && lane % 4 == 0)
-      *p.lse.at(w.tile.sequence, w.tile.head, at) = log_sum(softmax.maximum[r], sum, p.call.scale_log2);
+    const bool inside = first + 8 * r < w.extent.nq;
+    const float sum = softmax.sum[r], inverse = sum == 0 ? 0 : __frcp_rn(sum);  // no key: the row is 0
+    store_row(out + r * 8 * p.out.row, inside, o, r, inverse, lane);
+    if (lse != nullptr && inside && lane % 4 == 0)
+      lse[r * 8 * p.lse.row] = log_sum(softmax.maximum[r], sum, p.call.scale_log2);
   }
 }
 

@@ -6,7 +6,7 @@ namespace {
 constexpr int threads = 256;
 
 /// One block. Sequences in order, each with ceil(n / rows) tiles; the rest of the list is (-1, 0).
-__global__ void packed_tiles_kernel(const std::int32_t* cu, int sequences, int rows, int2* tiles, int count) {
+__global__ void packed_tiles_kernel(Int32List cu, int sequences, int rows, int2* tiles, int count) {
   __shared__ int ends[threads];
   int done = 0;  // tiles of the sequences before this round
   for (int first = 0; first < sequences; first += threads) {
@@ -30,7 +30,7 @@ __global__ void packed_tiles_kernel(const std::int32_t* cu, int sequences, int r
 
 }  // namespace
 
-PackedTiles::PackedTiles(const Context& context, const char* operation, const std::int32_t* cu, int sequences,
+PackedTiles::PackedTiles(const Context& context, const char* operation, const Int32List& cu, int sequences,
                          int pack_rows, int rows)
     : count_(static_cast<int>(ceil_div(pack_rows, rows)) + sequences),  // each sequence may end with a partial tile
       tiles_(context, operation, count_) {

@@ -3,13 +3,14 @@
 #pragma once
 
 #include "../launch.cuh"
+#include "dense_call.cuh"
 
 namespace dsalt::cuda::hopper {
 
 class PackedTiles {
  public:
   /// `cu` [sequences + 1] in device memory, of a pack of `pack_rows` rows; tiles of `rows` rows.
-  PackedTiles(const Context& context, const char* operation, const std::int32_t* cu, int sequences, int pack_rows,
+  PackedTiles(const Context& context, const char* operation, const Int32List& cu, int sequences, int pack_rows,
               int rows);
   const int2* tiles() const { return tiles_.data(); }
   int count() const { return count_; }

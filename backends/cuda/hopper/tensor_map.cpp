@@ -30,7 +30,8 @@ bool copyable(const TensorView& view) {
   if (address % 16 != 0 || view.strides[last] != 1) return false;
   for (std::size_t dim = 0; dim < last; ++dim) {
     if (view.shape[dim] <= 1) continue;
-    if (view.strides[dim] <= 0 || view.strides[dim] % 8 != 0 || view.strides[dim] >= std::int64_t{1} << 39)
+    if (view.strides[dim] < view.shape[last] || view.strides[dim] % 8 != 0 ||
+        view.strides[dim] >= std::int64_t{1} << 39)
       return false;
     if (view.shape[dim] >= std::int64_t{1} << 31) return false;
   }

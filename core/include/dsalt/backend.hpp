@@ -58,7 +58,7 @@ struct Reproducibility {
 struct BackendOptions {
   int threads = 0;             // CPU: 0 takes OpenMP's default at every call
   bool deterministic = false;  // CUDA: the mode that promises run and batch everywhere
-  void* stream = nullptr;      // CUDA: the caller's stream; null makes one
+  void* stream = nullptr;  // CUDA: the caller's stream, which must outlive the backend and its tensors; null makes one
   // CUDA: the module's file, or the folder of libdsalt_cuda.so, and then the only place looked at. Empty takes
   // DSALT_MODULE_PATH in the same way; when that is not set either, the module is looked for beside libdsalt (beside
   // the program, in ../lib and in the install folder, when libdsalt is a static library).

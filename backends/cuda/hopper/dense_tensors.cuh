@@ -1,0 +1,34 @@
+// The tensors of a dense call, in layouts that its kernels can read and write.
+#pragma once
+
+#include <deque>
+#include <initializer_list>
+
+#include "../packed_rows.cuh"
+#include "tensor_map.hpp"
+
+namespace dsalt::cuda::hopper {
+
+/// Replaces views that are not copyable (tensor_map.hpp) by contiguous copies, which live as long as this object.
+class DenseTensors {
+ public:
+  DenseTensors(const Context& context, const char* operation, std::initializer_list<TensorView*> inputs,
+               std::initializer_list<TensorView*> outputs)
+      : inputs_(static_cast<std::ptrdiff_t>(inputs.size())) {
+    // Outputs are copied too: a kernel does not write rows that belong to no sequence, and they must come back
+    // unchanged.
+    for (const auto& list : {inputs, outputs})
+      for (TensorView* view : list)
+        *view = tensors_.emplace_back(context, operation, *view, 8, Fill::now, copyable(*view)).view();
+  }
+  /// After the kernels: what they wrote goes where it belongs.
+  void copy_back() const {
+    for (auto tensor = tensors_.begin() + inputs_; tensor != tensors_.end(); ++tensor) tensor->copy_back();
+  }
+
+ private:
+  std::ptrdiff_t inputs_;
+  std::deque<PackedRows> tensors_;
+};
+
+}  // namespace dsalt::cuda::hopper
