@@ -91,22 +91,67 @@ void CaseBuilder::reverse_storage(const std::string& name, int dim) {
   case_.inputs[name] = Tensor(buffer.storage(), view);
 }
 
-void CaseBuilder::embed(const std::string& name) {
+void CaseBuilder::move_into(const std::string& name, const Shape& buffer_shape,
+                            const std::function<TensorView(const TensorView& buffer)>& take) {
   const Tensor source = input(name);
-  Shape outer = shape_of(source);
-  for (std::int64_t& extent : outer) extent += 3;
-  const Tensor buffer = Tensor::empty(outer, source.view().dtype);
+  const Tensor buffer = Tensor::empty(buffer_shape, source.view().dtype);
   for (std::int64_t index = 0; index < buffer.view().size(); ++index) {
     if (source.view().dtype == DType::i32)
       *buffer.view().at<std::int32_t>(index) = std::numeric_limits<std::int32_t>::min();
     else
       internal::store_double(buffer, index, not_a_number);
   }
-  TensorView view = buffer;
-  for (int dim = 0; dim < view.rank; ++dim)
-    view = view.narrow(dim, dim % 3, source.view().shape[static_cast<std::size_t>(dim)]);
+  const TensorView view = take(buffer);
   copy_elements(source, view);
   case_.inputs[name] = Tensor(buffer.storage(), view);
+}
+
+void CaseBuilder::embed(const std::string& name) {
+  const Shape inner = shape_of(input(name));
+  Shape outer = inner;
+  for (std::int64_t& extent : outer) extent += 3;
+  move_into(name, outer, [&](TensorView view) {
+    for (int dim = 0; dim < view.rank; ++dim) view = view.narrow(dim, dim % 3, inner[static_cast<std::size_t>(dim)]);
+    return view;
+  });
+}
+
+void CaseBuilder::embed_rows(const std::string& name) {
+  const Shape inner = shape_of(input(name));
+  Shape outer = inner;
+  for (std::size_t dim = 0; dim + 1 < outer.size(); ++dim) outer[dim] += 3;
+  move_into(name, outer, [&](TensorView view) {
+    for (int dim = 0; dim + 1 < view.rank; ++dim)
+      view = view.narrow(dim, 1 + dim % 2, inner[static_cast<std::size_t>(dim)]);
+    return view;
+  });
+}
+
+void CaseBuilder::unalign(const std::string& name) {
+  const TensorView whole = input(name);
+  move_into(name, {whole.size() + 1}, [&](const TensorView& buffer) {
+    TensorView view = whole;
+    view.data = buffer.at<char>(static_cast<std::int64_t>(size_of(whole.dtype)));
+    return view;
+  });
+}
+
+void CaseBuilder::space_out(const std::string& name, std::int64_t step) {
+  const Shape inner = shape_of(input(name));
+  Shape outer = inner;
+  outer.back() *= step;
+  move_into(name, outer, [&](TensorView view) {
+    view.shape[inner.size() - 1] = inner.back();
+    view.strides[inner.size() - 1] = step;
+    return view;
+  });
+}
+
+void CaseBuilder::repeat_first(const std::string& name, int dim) {
+  const Tensor source = input(name);
+  TensorView view = source;
+  view.strides[static_cast<std::size_t>(dim)] = 0;
+  case_.inputs[name] = Tensor(source.storage(), view);
 }
 
 void CaseBuilder::overwrite(const std::string& name, std::int64_t index, double value) {
@@ -141,6 +186,7 @@ const Catalogue& catalogue() {
     add_attention_numeric(made.list);
     add_attention_sparse(made.list);
     add_attention_batches(made.list);
+    add_attention_tiles(made.list);
     add_attention_everything(made.list);
     add_merge(made.list);
     add_window_sizes(made.list);

@@ -56,10 +56,22 @@ class CaseBuilder {
   void reverse_storage(const std::string& name, int dim);
   /// Replaces a contiguous input by an equal view into a larger buffer whose other elements are NaN (int32: lowest).
   void embed(const std::string& name);
+  /// The same, but the last dimension is whole: rows stay as aligned as they were.
+  void embed_rows(const std::string& name);
+  /// Replaces a contiguous input by an equal one that starts one element past an aligned address.
+  void unalign(const std::string& name);
+  /// Replaces a contiguous input by an equal one whose last stride is `step`, with NaN (int32: lowest) in between.
+  void space_out(const std::string& name, std::int64_t step);
+  /// Gives a contiguous input the stride 0 along a dimension: entry 0 stands for all.
+  void repeat_first(const std::string& name, int dim);
   /// Overwrites elements of a contiguous floating input.
   void overwrite(const std::string& name, std::int64_t index, double value);
 
  private:
+  /// Moves an input into a buffer that is NaN (int32: lowest) wherever the view that `take` takes of it is not.
+  void move_into(const std::string& name, const Shape& buffer_shape,
+                 const std::function<TensorView(const TensorView& buffer)>& take);
+
   Case case_;
   DType dtype_;
 };
@@ -75,6 +87,7 @@ enum : unsigned {
 
 inline constexpr std::initializer_list<DType> every_dtype = {DType::f64, DType::f32, DType::bf16, DType::f16};
 inline constexpr std::initializer_list<DType> wide_dtypes = {DType::f64, DType::f32};
+inline constexpr std::initializer_list<DType> half_dtypes = {DType::bf16, DType::f16};
 
 class FamilyList {
  public:
@@ -96,6 +109,7 @@ void add_attention_dense(FamilyList& list);
 void add_attention_numeric(FamilyList& list);
 void add_attention_sparse(FamilyList& list);
 void add_attention_batches(FamilyList& list);
+void add_attention_tiles(FamilyList& list);
 void add_attention_everything(FamilyList& list);
 void add_merge(FamilyList& list);
 void add_window_sizes(FamilyList& list);
