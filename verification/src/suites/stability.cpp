@@ -225,6 +225,33 @@ void add_poison(StabilityChecks& checks) {
 }
 
 void add_exact(StabilityChecks& checks) {
+  // one key for each sequence, with a logit of about 144 d: its weight is 1 exactly
+  for (const std::int64_t d : {64, 128})
+    for (const bool packed : {false, true})
+      checks.add("attention/one_key_large_logit_" + std::to_string(d) + (packed ? "_packed" : ""), every_dtype,
+                 [=](const std::string& name, DType dtype, Context& context, Verdict& verdict) {
+                   AttentionSpec spec{.b = 3, .hq = 2, .hkv = 2, .nq = 66, .nk = 200, .d = d, .dv = d, .mask = "full"};
+                   if (packed) spec.q_lengths = {66, 1, 129}, spec.k_lengths = {1, 1, 1};
+                   const Case c = make_case(name, Operation::attention, dtype, [&](CaseBuilder& builder) {
+                     add_qkv(builder, spec);
+                     builder.constant("q", spec.q_shape(2, d), dtype, 12);
+                     const RandomValues random = builder.random("k");
+                     builder.fill("k", spec.k_shape(2, d), dtype,
+                                  [&](std::int64_t n) { return 12 * random.uniform(n, 0.9, 1.1); });
+                     builder.set("scale", 1.0);
+                     if (!packed) add_k_lengths(builder, spec, {1, 1, 1});
+                   });
+                   const Tensors actual = evaluate(context.backend(), c);
+                   const TensorView out = actual.at("out"), v = c.inputs.at("v");
+                   for (std::int64_t b = 0, start = 0; b < 3; ++b) {
+                     const std::int64_t rows = packed ? spec.q_lengths[static_cast<std::size_t>(b)] : spec.nq;
+                     TensorView key = packed ? v.narrow(0, b, 1) : v.narrow(0, b, 1).narrow(2, 0, 1);
+                     key.shape[packed ? 0 : 2] = rows, key.strides[packed ? 0 : 2] = 0;  // the key for every row
+                     verdict.equal_bits("out = v of sequence " + std::to_string(b),
+                                        packed ? out.narrow(0, start, rows) : out.narrow(0, b, 1), key);
+                     start += rows;
+                   }
+                 });
   checks.add("attention/window_of_one_token", every_dtype,
              [](const std::string& name, DType dtype, Context& context, Verdict& verdict) {
                const AttentionSpec spec{.hq = 4, .hkv = 4, .nq = 130, .nk = 130, .d = 16, .dv = 16, .mask = "sparse"};
