@@ -78,17 +78,14 @@ Case unpacked(const Case& c, std::int64_t s) {
   return alone;
 }
 
-void attention_pack(const std::string& name, DType dtype, Context& context, Verdict& verdict) {
+void attention_pack(const AttentionSpec& spec, const std::string& name, DType dtype, Context& context,
+                    Verdict& verdict) {
   const BatchPromise promise(Operation::attention, context, verdict);
-  const AttentionSpec spec{.hq = 4,
-                           .hkv = 2,
-                           .d = 16,
-                           .dv = 16,
-                           .mask = "sparse",
-                           .q_lengths = {70, 0, 33, 130, 1},
-                           .k_lengths = {70, 4, 40, 130, 1}};
-  const Case c =
-      make_case(name, Operation::attention, dtype, [&](CaseBuilder& builder) { fill_sparse(builder, spec); });
+  const Case c = make_case(name, Operation::attention, dtype, [&](CaseBuilder& builder) {
+    if (std::string_view(spec.mask) == "sparse") return fill_sparse(builder, spec);
+    add_qkv(builder, spec);
+    add_gradients(builder, spec, true);
+  });
   const Tensors together = evaluate(context.backend(), c);
   for (std::int64_t s = 0; s < spec.batch(); ++s) {
     const auto n = static_cast<std::size_t>(s);
@@ -96,30 +93,39 @@ void attention_pack(const std::string& name, DType dtype, Context& context, Verd
     const std::int64_t k0 = internal::load_i32(c.inputs.at("cu_seqlens_k"), s);
     const Tensors alone = evaluate(context.backend(), unpacked(c, s));
     const std::string what = "sequence " + std::to_string(s) + " unpacked: ";
-    for (const char* output : {"out", "lse", "dq", "dwindow"})
-      promise.equal_bits(what, output, alone.at(output), as_padded(together.at(output), q0, spec.q_lengths[n]));
-    for (const char* output : {"dk", "dv"})
-      promise.equal_bits(what, output, alone.at(output), as_padded(together.at(output), k0, spec.k_lengths[n]));
-    const TensorView lists = alone.at("dlandmark_log_weight");
-    promise.equal_bits(what, "dlandmark_log_weight", lists,
-                       narrowed(narrowed(together.at("dlandmark_log_weight"), 0, s, 1), 2, 0, lists.shape[2]));
+    for (const auto& [output, tensor] : alone) {
+      if (output == "dlandmark_log_weight")
+        promise.equal_bits(what, output, tensor,
+                           narrowed(narrowed(together.at(output), 0, s, 1), 2, 0, tensor.view().shape[2]));
+      else if (output == "dk" || output == "dv")
+        promise.equal_bits(what, output, tensor, as_padded(together.at(output), k0, spec.k_lengths[n]));
+      else
+        promise.equal_bits(what, output, tensor, as_padded(together.at(output), q0, spec.q_lengths[n]));
+    }
   }
 }
 
-/// The same 33 keys in buffers of 33, 64 and 200.
-void attention_padding(const std::string& name, DType dtype, Context& context, Verdict& verdict) {
+/// The same keys in buffers of several lengths, of which spec.nk is the longest.
+struct Padding {
+  std::int64_t used;
+  std::vector<std::int64_t> buffers;
+  AttentionSpec spec;
+};
+
+void attention_padding(const Padding& padding, const std::string& name, DType dtype, Context& context,
+                       Verdict& verdict) {
   const BatchPromise promise(Operation::attention, context, verdict);
-  const std::int64_t used = 33;
-  const AttentionSpec spec{.b = 2, .hq = 4, .hkv = 2, .nq = 20, .nk = 200, .d = 16, .dv = 16};
+  const std::int64_t used = padding.used;
   const Case c = make_case(name, Operation::attention, dtype, [&](CaseBuilder& builder) {
-    add_qkv(builder, spec);
-    add_gradients(builder, spec, true);
+    add_qkv(builder, padding.spec);
+    add_gradients(builder, padding.spec, true);
   });
   const Tensors exact = evaluate(context.backend(), narrowed(c, {"k", "v"}, 2, 0, used));
-  for (const std::int64_t buffer : {std::int64_t{64}, spec.nk}) {
+  for (const std::int64_t buffer : padding.buffers) {
     Case padded = narrowed(c, {"k", "v"}, 2, 0, buffer);
     CaseBuilder lengths(name, Operation::attention, dtype);
-    padded.inputs["k_lengths"] = lengths.list_i32("k_lengths", {used, used});
+    padded.inputs["k_lengths"] =
+        lengths.list_i32("k_lengths", std::vector<std::int64_t>(static_cast<std::size_t>(padding.spec.b), used));
     Tensors actual = evaluate(context.backend(), padded);
     for (const char* output : {"dk", "dv"}) actual[output] = narrowed(actual.at(output), 2, 0, used);
     for (const auto& [output, tensor] : exact)
@@ -139,20 +145,32 @@ Case chunk_of(const Case& c, std::int64_t start, std::int64_t count) {
                   (count + offset + length - 1) / length);
 }
 
-void attention_prefill(const char* mask, const std::string& name, DType dtype, Context& context, Verdict& verdict) {
+/// A sequence as long as its keys, its rows one by one, in chunks of `count`, and one chunk while the cache already has
+/// room for the rest.
+struct Prefill {
+  std::vector<std::int64_t> decoded, starts;
+  std::int64_t count;
+  std::int64_t cached_start, cached_count;
+  AttentionSpec spec;
+};
+
+void attention_prefill(const Prefill& prefill, const std::string& name, DType dtype, Context& context,
+                       Verdict& verdict) {
   context.require_promise(&Reproducibility::prefill, "prefill", Operation::attention, Direction::forward);
-  const AttentionSpec spec{.b = 2, .hq = 4, .hkv = 2, .nq = 150, .nk = 150, .d = 16, .dv = 16, .mask = mask};
+  const AttentionSpec& spec = prefill.spec;
   const Case c = make_case(name, Operation::attention, dtype, [&](CaseBuilder& builder) {
     add_qkv(builder, spec);
-    if (std::string_view(mask) != "sparse") return;
+    if (std::string_view(spec.mask) != "sparse") return;
     add_window(builder, spec, WindowKind::uniform, spec.hq);
     // list t holds only tokens before chunk t, as the causal policy gives them
     const RandomValues random = builder.random("landmarks");
-    builder.fill_i32("landmarks", {2, 4, 10, 5}, [&](std::int64_t n) -> std::int64_t {
-      const std::int64_t t = (n / 5) % 10;
+    const std::int64_t lists = (spec.nq + 15) / 16;
+    const Shape shape = {spec.b, spec.hq, lists, 5};
+    builder.fill_i32("landmarks", shape, [&](std::int64_t n) -> std::int64_t {
+      const std::int64_t t = (n / 5) % lists;
       return t == 0 ? -1 : random.integer(n, 0, 16 * t - 1);
     });
-    builder.normal_statistics("landmark_log_weight", {2, 4, 10, 5});
+    builder.normal_statistics("landmark_log_weight", shape);
     builder.set("landmark_chunk", 16);
     add_soft_edge(builder, 2, 0.7);
   });
@@ -163,15 +181,17 @@ void attention_prefill(const char* mask, const std::string& name, DType dtype, C
       verdict.equal_bits(what + " at " + std::to_string(start) + ": " + output, actual.at(output),
                          narrowed(full.at(output), 2, start, count));
   };
-  for (const std::int64_t i : {0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 149}) judge("decode", chunk_of(c, i, 1), i, 1);
-  for (const std::int64_t start : {0, 10, 64, 101}) judge("chunk", chunk_of(c, start, 49), start, 49);
-  // the same chunk while the cache already has room for the rest
-  Case cached = chunk_of(c, 37, 30);
+  for (const std::int64_t i : prefill.decoded) judge("decode", chunk_of(c, i, 1), i, 1);
+  for (const std::int64_t start : prefill.starts)
+    judge("chunk", chunk_of(c, start, prefill.count), start, prefill.count);
+  Case cached = chunk_of(c, prefill.cached_start, prefill.cached_count);
   CaseBuilder lengths(name, Operation::attention, dtype);
   cached.inputs["k"] = c.inputs.at("k");
   cached.inputs["v"] = c.inputs.at("v");
-  cached.inputs["k_lengths"] = lengths.list_i32("k_lengths", {67, 67});
-  judge("cached chunk", cached, 37, 30);
+  cached.inputs["k_lengths"] = lengths.list_i32(
+      "k_lengths",
+      std::vector<std::int64_t>(static_cast<std::size_t>(spec.b), prefill.cached_start + prefill.cached_count));
+  judge("cached chunk", cached, prefill.cached_start, prefill.cached_count);
 }
 
 void selection_pack(const std::string& name, DType dtype, Context& context, Verdict& verdict) {
@@ -256,9 +276,10 @@ void rope_prefill(const std::string& name, DType dtype, Context& context, Verdic
 }
 
 void add_batches(std::vector<Check>& checks) {
-  const auto add = [&](const char* name, const Batched& batched, std::int64_t sequences, const CaseMaker& maker) {
+  const auto add = [&](const char* name, const Batched& batched, std::int64_t sequences, const CaseMaker& maker,
+                       bool quick = true) {
     for (const DType dtype : batched.op == Operation::select_landmarks ? wide_dtypes : every_dtype)
-      checks.push_back({in_dtype(name, dtype), true, [=](Context& context, Verdict& verdict) {
+      checks.push_back({in_dtype(name, dtype), quick, [=](Context& context, Verdict& verdict) {
                           each_sequence_alone(make_case(name, batched.op, dtype, maker), batched, sequences, context,
                                               verdict);
                         }});
@@ -267,6 +288,23 @@ void add_batches(std::vector<Check>& checks) {
   add("batch/attention/causal", batched_attention, 3, [](CaseBuilder& c) {
     const AttentionSpec spec{.b = 3, .hq = 4, .hkv = 2, .nq = 70, .nk = 90, .d = 16, .dv = 24};
     add_qkv(c, spec);
+    add_gradients(c, spec, true);
+  });
+  const auto dense = [&](const char* name, bool quick, const AttentionSpec& spec) {
+    const auto maker = [spec](CaseBuilder& c) {
+      add_qkv(c, spec);
+      add_gradients(c, spec, true);
+    };
+    add(name, batched_attention, spec.b, maker, quick);
+  };
+  dense("batch/attention/full_64", false,
+        {.b = 3, .hq = 4, .hkv = 2, .nq = 65, .nk = 193, .d = 64, .dv = 64, .mask = "full"});
+  dense("batch/attention/causal_64", true, {.b = 2, .hq = 2, .hkv = 1, .nq = 193, .nk = 129, .d = 64, .dv = 64});
+  dense("batch/attention/causal_128", false, {.b = 2, .hq = 2, .hkv = 1, .nq = 129, .nk = 193, .d = 128, .dv = 128});
+  add("batch/attention/k_lengths_64", batched_attention, 4, [](CaseBuilder& c) {
+    const AttentionSpec spec{.b = 4, .hq = 2, .hkv = 1, .nq = 66, .nk = 200, .d = 64, .dv = 64};
+    add_qkv(c, spec);
+    add_k_lengths(c, spec, {127, 0, 200, 129});
     add_gradients(c, spec, true);
   });
   add("batch/attention/sparse", batched_attention, 3, [](CaseBuilder& c) {
@@ -328,19 +366,81 @@ void add_batches(std::vector<Check>& checks) {
 std::vector<Check> row_determinism_checks() {
   std::vector<Check> checks;
   add_batches(checks);
-  const auto add = [&](const std::string& name, std::initializer_list<DType> dtypes, const Run& run) {
+  const auto add = [&](const std::string& name, std::initializer_list<DType> dtypes, const Run& run,
+                       bool quick = true) {
     for (const DType dtype : dtypes)
-      checks.push_back({in_dtype(name, dtype), true,
+      checks.push_back({in_dtype(name, dtype), quick,
                         [=](Context& context, Verdict& verdict) { run(name, dtype, context, verdict); }});
   };
-  add("pack/attention/sparse", every_dtype, attention_pack);
+  const auto pack = [&](const std::string& name, const AttentionSpec& spec, bool quick = true) {
+    add(
+        "pack/attention/" + name, every_dtype,
+        [spec](const std::string& full_name, DType dtype, Context& context, Verdict& verdict) {
+          attention_pack(spec, full_name, dtype, context, verdict);
+        },
+        quick);
+  };
+  pack("sparse", {.hq = 4,
+                  .hkv = 2,
+                  .d = 16,
+                  .dv = 16,
+                  .mask = "sparse",
+                  .q_lengths = {70, 0, 33, 130, 1},
+                  .k_lengths = {70, 4, 40, 130, 1}});
+  pack("causal_64", {.hq = 2,
+                     .hkv = 1,
+                     .d = 64,
+                     .dv = 64,
+                     .q_lengths = {65, 0, 193, 127, 1, 130},
+                     .k_lengths = {65, 4, 193, 192, 129, 64},
+                     .tail = 70});
+  pack("full_128",
+       {.hq = 2,
+        .hkv = 1,
+        .d = 128,
+        .dv = 128,
+        .mask = "full",
+        .q_lengths = {63, 129, 1},
+        .k_lengths = {129, 65, 193},
+        .tail = 3},
+       false);
   add("pack/select_landmarks/causal", wide_dtypes, selection_pack);
-  add("padding/attention/k_lengths", every_dtype, attention_padding);
-  for (const char* mask : {"causal", "sparse"})
-    add(std::string("prefill/attention/") + mask, every_dtype,
-        [mask](const std::string& name, DType dtype, Context& context, Verdict& verdict) {
-          attention_prefill(mask, name, dtype, context, verdict);
+  const auto padding = [&](const std::string& name, const Padding& what) {
+    add("padding/attention/" + name, every_dtype,
+        [what](const std::string& full_name, DType dtype, Context& context, Verdict& verdict) {
+          attention_padding(what, full_name, dtype, context, verdict);
         });
+  };
+  padding("k_lengths", {33, {64, 200}, {.b = 2, .hq = 4, .hkv = 2, .nq = 20, .nk = 200, .d = 16, .dv = 16}});
+  padding("k_lengths_64", {129, {130, 192, 300}, {.b = 2, .hq = 2, .hkv = 1, .nq = 65, .nk = 300, .d = 64, .dv = 64}});
+  padding("few_keys_64", {63, {64, 65, 129, 300}, {.hq = 2, .hkv = 1, .nq = 193, .nk = 300, .d = 64, .dv = 64}});
+  padding("k_lengths_128",
+          {127, {128, 193}, {.hq = 2, .hkv = 1, .nq = 66, .nk = 193, .d = 128, .dv = 128, .mask = "full"}});
+  const auto prefill = [&](const std::string& name, const Prefill& what) {
+    add("prefill/attention/" + name, every_dtype,
+        [what](const std::string& full_name, DType dtype, Context& context, Verdict& verdict) {
+          attention_prefill(what, full_name, dtype, context, verdict);
+        });
+  };
+  for (const char* mask : {"causal", "sparse"})
+    prefill(mask, {{0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 149},
+                   {0, 10, 64, 101},
+                   49,
+                   37,
+                   30,
+                   {.b = 2, .hq = 4, .hkv = 2, .nq = 150, .nk = 150, .d = 16, .dv = 16, .mask = mask}});
+  prefill("causal_64", {{0, 62, 63, 64, 65, 127, 128, 129, 191, 192, 193, 259},
+                        {0, 63, 64, 127, 129},
+                        131,
+                        60,
+                        70,
+                        {.b = 2, .hq = 2, .hkv = 1, .nq = 260, .nk = 260, .d = 64, .dv = 64}});
+  prefill("causal_128", {{0, 63, 64, 127, 128, 192, 199},
+                         {0, 64, 128, 130},
+                         70,
+                         120,
+                         9,
+                         {.hq = 2, .hkv = 1, .nq = 200, .nk = 200, .d = 128, .dv = 128}});
   add("prefill/select_landmarks/causal", wide_dtypes, selection_prefill);
   add("prefill/rope/positions", every_dtype, rope_prefill);
   return checks;
