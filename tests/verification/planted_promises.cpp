@@ -58,6 +58,16 @@ struct DecodeDiffers : ForwardingBackend {
   }
 };
 
+/// Rows that do not follow each other are computed by another kernel.
+struct StrideDependent : ForwardingBackend {
+  using ForwardingBackend::ForwardingBackend;
+  void attention_forward(const AttentionProblem& problem, const AttentionInputs& inputs,
+                         const AttentionOutputs& outputs) override {
+    target().attention_forward(problem, inputs, outputs);
+    if (!inputs.k.contiguous()) last_bit(outputs.out);
+  }
+};
+
 /// The same computation, honest about not repeating itself.
 struct PromisesNothing : Nondeterministic {
   using Nondeterministic::Nondeterministic;
@@ -150,6 +160,13 @@ BOOST_AUTO_TEST_CASE(batch_and_pack) {
 BOOST_AUTO_TEST_CASE(prefill) {
   expect_caught<DecodeDiffers>("determinism", "prefill/attention/*", "decode at");
   expect_unseen<DecodeDiffers>("determinism", "batch/attention/*");
+}
+
+BOOST_AUTO_TEST_CASE(strides) {
+  expect_caught<StrideDependent>("determinism", "strides/attention/causal_64_tokens_outermost_*",
+                                 "differ in their bits");
+  expect_caught<StrideDependent>("determinism", "strides/attention/*_broadcast_f32", "differ in their bits");
+  expect_unseen<StrideDependent>("determinism", "strides/rmsnorm/*_f32");
 }
 
 BOOST_AUTO_TEST_CASE(a_promise_that_is_not_made_is_skipped_with_that_reason) {

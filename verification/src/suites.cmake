@@ -28,6 +28,7 @@ target_sources(dsalt_verification PRIVATE
   src/suites/causality.cpp
   src/suites/determinism.cpp
   src/suites/determinism_rows.cpp
+  src/suites/determinism_strides.cpp
   src/suites/equivalence.cpp
   src/suites/finite_difference.cpp
   src/suites/gradient_cases.cpp

@@ -4,6 +4,7 @@
 //
 //   repeats  the same call again, also on another instance     threads  1, 2, 3 and 7 threads
 //   batch, pack, padding, prefill             see determinism_rows.cpp
+//   strides                                   see determinism_strides.cpp
 #include "suites/determinism.hpp"
 
 #include "suites/gradient_cases.hpp"
@@ -132,6 +133,7 @@ std::vector<Check> determinism_checks() {
         }
       }
   for (Check& check : row_determinism_checks()) checks.push_back(std::move(check));
+  for (Check& check : stride_determinism_checks()) checks.push_back(std::move(check));
   return checks;
 }
 

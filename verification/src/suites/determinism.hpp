@@ -1,4 +1,5 @@
-// The part of the determinism suite in which a row's surroundings change: batch, pack, padding, prefill.
+// The parts of the determinism suite in which a row's surroundings change (batch, pack, padding, prefill) and in which
+// the layout of the inputs does.
 #pragma once
 
 #include <vector>
@@ -8,5 +9,6 @@
 namespace dsalt::verification {
 
 std::vector<Check> row_determinism_checks();
+std::vector<Check> stride_determinism_checks();
 
 }  // namespace dsalt::verification
