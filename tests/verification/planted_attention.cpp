@@ -1,4 +1,5 @@
 // Faults in what attention computes.
+#include <algorithm>
 #include <cmath>
 
 #include "planted_support.hpp"
@@ -147,6 +148,47 @@ struct LseOff : ForwardingBackend {
   }
 };
 
+/// Lengths and sequence starts are read as if they followed each other in memory. What is no length or start is made
+/// one.
+struct ListStridesIgnored : ForwardingBackend {
+  using ForwardingBackend::ForwardingBackend;
+  void attention_forward(const AttentionProblem& problem, const AttentionInputs& inputs,
+                         const AttentionOutputs& outputs) override {
+    AttentionInputs dense = inputs;
+    const std::int64_t q_rows = inputs.q.shape[0], k_rows = inputs.k.shape[inputs.k.rank == 3 ? 0 : 2];
+    const Tensor k_lengths = next_in_memory(dense.k_lengths, k_rows, false),
+                 starts_q = next_in_memory(dense.cu_seqlens_q, q_rows, true),
+                 starts_k = next_in_memory(dense.cu_seqlens_k, k_rows, true);
+    target().attention_forward(problem, dense, outputs);
+  }
+  static Tensor next_in_memory(TensorView& list, std::int64_t most, bool ascending) {
+    if (!list.present()) return {};
+    const Tensor copy = copy_of(list);
+    std::int32_t least = 0;
+    for (std::int64_t n = 0; n < list.shape[0]; ++n) {
+      std::int32_t& value = *copy.view().at<std::int32_t>(n);
+      value = std::clamp(*list.at<std::int32_t>(n), least, static_cast<std::int32_t>(most));
+      if (ascending) least = value;
+    }
+    list = copy;
+    return copy;
+  }
+};
+
+/// The weight exp(s - lse) of the only key is 1 within the rounding of a large s.
+struct WeightOfOneKeyOff : ForwardingBackend {
+  using ForwardingBackend::ForwardingBackend;
+  void attention_forward(const AttentionProblem& problem, const AttentionInputs& inputs,
+                         const AttentionOutputs& outputs) override {
+    target().attention_forward(problem, inputs, outputs);
+    internal::for_each_element(
+        [&](std::int64_t at) {
+          internal::store_double(outputs.out, at, internal::load_double(outputs.out, at) * (1 + 0x1p-11));
+        },
+        outputs.out);
+  }
+};
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(planted_in_attention)
@@ -199,6 +241,16 @@ BOOST_AUTO_TEST_CASE(one_percent_of_small_elements) {
 BOOST_AUTO_TEST_CASE(lse) {
   expect_caught<LseOff>("equivalence", "attention/lse_gradient/forward_only_f32", "lse");
   expect_caught<LseOff>("equivalence", "attention/lse_gradient/forward_only_bf16", "lse");
+}
+
+BOOST_AUTO_TEST_CASE(strides_of_lists) {
+  for (const char* cases : {"k_lengths_repeated", "k_lengths_reversed", "k_lengths_apart", "cu_seqlens_apart"})
+    expect_caught<ListStridesIgnored>("equivalence", "attention/dense_tiles/" + std::string(cases) + "_*");
+}
+
+BOOST_AUTO_TEST_CASE(weight_of_one_key) {
+  expect_caught<WeightOfOneKeyOff>("stability", "attention/one_key_large_logit_*_f16", "out = v");
+  expect_caught<WeightOfOneKeyOff>("stability", "attention/one_key_large_logit_128_packed_f32", "out = v");
 }
 
 BOOST_AUTO_TEST_SUITE_END()
