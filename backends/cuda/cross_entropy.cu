@@ -8,42 +8,30 @@
 // forward pass keeps a maximum and a sum of exponentials per row. The backward pass also keeps exp(z - the tile's
 // maximum) for the rows of one chunk, in the main dtype: they become dz once the rows' sums are known, without a second
 // product for the logits. Rounding them is the one rounding between the products. Memory beside the packed rows does
-// not grow with R: backward_rows x V elements of dz and, for more than one chunk, float32 sums of dweight.
+// not grow with R: dz of one chunk and, for more than one chunk, float32 sums of dweight. With Hopper's products of
+// 16-bit elements a chunk has up to 4 d rows, so that dz is at most as large as two float32 matrices like weight.
 //
 // Every sum is cut by V and d alone and runs in their order or that of the counted rows.
 #include <algorithm>
 #include <optional>
 
+#include "cross_entropy_gradients.cuh"
 #include "cross_entropy_rows.cuh"
 #include "cuda_backend.hpp"
+#ifndef DSALT_EMULATED
+#include "hopper/cross_entropy_products.hpp"
+#endif
 
 namespace dsalt::cuda {
 namespace {
 
-constexpr std::int64_t forward_rows = 8192, backward_rows = 1024;  // of a chunk
+constexpr std::int64_t forward_rows = 8192, least_backward_rows = 1024, most_backward_rows = 4096;  // of a chunk
 constexpr int list_threads = 1024;
-constexpr int threads = 256;  // of the kernels without a matrix product
-
-/// float16 loses what is below 2^-24: dz is kept as 2^14 dz.
-template <class T>
-constexpr float dz_scale = std::is_same_v<T, f16> ? 0x1p14f : 1.0f;
 
 template <class T>
 using HiddenTile = GemmTile<T, true, false>;  // sum over v: dz [r, v], weight [v, d]
 template <class T>
 using WeightTile = GemmTile<T, false, false>;  // sum over r: dz [r, v], hidden [r, d]
-
-/// dloss / C, for sums of scaled dz; 0 without counted rows.
-template <class T>
-struct Upstream {
-  const accumulator_t<T>* dloss;
-  const std::int64_t* count;
-
-  __device__ accumulator_t<T> factor() const {
-    if (*count == 0) return 0;
-    return static_cast<accumulator_t<T>>(static_cast<double>(*dloss) / (static_cast<double>(*count) * dz_scale<T>));
-  }
-};
 
 /// Lists the rows whose label is not `ignored`, in order. One block.
 __global__ void __launch_bounds__(list_threads)
@@ -80,28 +68,6 @@ __global__ void __launch_bounds__(list_threads)
   if (threadIdx.x == 0) *mean = static_cast<Real>(*count == 0 ? 0 : sum / static_cast<double>(*count));
 }
 
-/// Exponentials of a chunk to dz, in place. Block (x, y): columns of row y.
-template <class T>
-__global__ void __launch_bounds__(threads)
-    cross_entropy_dlogits_kernel(RowChunk chunk, View<const std::int32_t, 1> labels, RowSums<accumulator_t<T>> sums,
-                                 std::int64_t vocabulary, double smoothing, T* kept, std::int64_t pitch) {
-  using Real = accumulator_t<T>;
-  constexpr int n = vector_length<T>;
-  const std::int64_t row = blockIdx.y, first = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * n;
-  if (row >= chunk.rows() || first >= vocabulary) return;
-  const std::int64_t tile = first / LogitsTile<T>::columns, label = *labels.at(chunk.row(row)) - first;
-  const Real factor =
-      exponential<T>(sums.tile_maximum[tile * sums.line + row] - sums.maximum[row]) * sums.reciprocal[row];
-  const Real everywhere = static_cast<Real>(smoothing / static_cast<double>(vocabulary) * dz_scale<T>);
-  const Real at_label = static_cast<Real>((1 - smoothing) * dz_scale<T>);
-  T* const at = kept + row * pitch + first;
-  Real dz[n];
-  widen_vector(load_vector<n>(at), dz);
-#pragma unroll
-  for (int e = 0; e < n; ++e) dz[e] = dz[e] * factor - everywhere - (e == label ? at_label : Real{0});
-  store_vector<n>(dz, at);
-}
-
 /// sums[s][r][:] = sum over v of segment s of dz_rv weight_v
 template <class T>
 __global__ void __launch_bounds__(HiddenTile<T>::threads)
@@ -126,27 +92,6 @@ __global__ void __launch_bounds__(HiddenTile<T>::threads)
     for (int c = 0; c < Tile::column_slots; c += 2)
       if (row0 + tile.row(r) < dz.extent && column0 + tile.column(c) < weight.extent)
         store_vector<2>({tile.value(r, c), tile.value(r, c + 1)}, to + tile.row(r) * pitch + tile.column(c));
-}
-
-/// The segments' sums to dhidden. Block (x, y): columns of row y.
-template <class T>
-__global__ void __launch_bounds__(threads)
-    cross_entropy_dhidden_rows_kernel(RowChunk chunk, const accumulator_t<T>* sums, std::int64_t pitch,
-                                      std::int64_t segments, Upstream<T> upstream, View<T, 2> dhidden) {
-  const std::int64_t row = blockIdx.y, column = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
-  if (row >= chunk.rows() || column >= dhidden.shape[1]) return;
-  accumulator_t<T> sum = 0;
-  for (std::int64_t s = 0; s < segments; ++s) sum += sums[(s * chunk.most + row) * pitch + column];
-  *dhidden.at(chunk.row(row), column) = narrow<T>(sum * upstream.factor());
-}
-
-/// Ignored rows of dhidden are 0.
-template <class T>
-__global__ void __launch_bounds__(threads)
-    cross_entropy_dhidden_ignored_kernel(View<const std::int32_t, 1> labels, std::int64_t ignored, View<T, 2> dhidden) {
-  if (*labels.at(blockIdx.x) != ignored) return;
-  for (std::int64_t column = threadIdx.x; column < dhidden.shape[1]; column += threads)
-    *dhidden.at(blockIdx.x, column) = narrow<T>(0.0f);
 }
 
 /// sums += sum over the chunk's rows of dz_rv hidden_r; the first chunk has nothing to add to, the last one writes
@@ -213,18 +158,26 @@ class CrossEntropy {
         d_(in.hidden.shape[1]),
         vocabulary_(in.weight.shape[0]),
         pitch_(whole_vectors<T>(d_)),
-        tiles_(ceil_div(vocabulary_, LogitsTile<T>::columns)),
         list_(context, operation, rows_),
         count_(context, operation, 1),
         hidden_in_vectors_(rows_are_packed(in.hidden, vector_length<T>)) {
     launch(context_, operation_, cross_entropy_list_kernel, 1, list_threads, 0, labels_, ignored_, list_.data(),
            count_.data());
     weight_ = {static_cast<const T*>(in.weight.data), in.weight.strides[0], vocabulary_};
-    if (rows_are_packed(in.weight, vector_length<T>)) return;
-    packed_weight_.emplace(context_, operation_, vocabulary_ * pitch_);
-    pack(device_view<const T, 2>(in.weight), false, {nullptr, nullptr, 0, vocabulary_}, packed_weight_->data());
-    weight_.data = packed_weight_->data();
-    weight_.pitch = pitch_;
+    // Rows in ascending order, apart: the copy engine reads no others, and which kernels run may not depend on strides.
+    if (!rows_are_packed(in.weight, vector_length<T>) || in.weight.strides[0] < d_) {
+      packed_weight_.emplace(context_, operation_, vocabulary_ * pitch_);
+      pack(device_view<const T, 2>(in.weight), false, {nullptr, nullptr, 0, vocabulary_}, packed_weight_->data());
+      weight_.data = packed_weight_->data();
+      weight_.pitch = pitch_;
+    }
+#ifndef DSALT_EMULATED
+    if constexpr (is_16_bit<T>) {
+      hopper_ = rows_ > 0 && hopper::takes_cross_entropy(context_, d_, vocabulary_, weight_.pitch);
+      if (hopper_) tile_columns_ = hopper::logits_columns;
+    }
+#endif
+    tiles_ = ceil_div(vocabulary_, tile_columns_);
   }
 
   void forward(Real* loss) {
@@ -239,40 +192,35 @@ class CrossEntropy {
   void backward(const Real* dloss, const CrossEntropyGradients& gradients) {
     const Upstream<T> upstream{dloss, count_.data()};
     const View<T, 2> dhidden = device_view<T, 2>(gradients.dhidden), dweight = device_view<T, 2>(gradients.dweight);
-    const std::int64_t most = std::min(rows_, backward_rows), dz_pitch = whole_vectors<T>(vocabulary_);
+    const std::int64_t backward_rows = rows_of_backward_chunk(), most = std::min(rows_, backward_rows),
+                       dz_pitch = whole_vectors<T>(vocabulary_);
     Rows rows(*this, most, true);
     const Scratch<T> dz(context_, operation_, most * dz_pitch);
-    const std::int64_t segment = hidden_segment(), segments = ceil_div(vocabulary_, segment);
+    const std::int64_t segment = hidden_segment(backward_rows), segments = ceil_div(vocabulary_, segment);
     const Scratch<Real> hidden_sums(context_, operation_, dhidden.present() ? segments * most * pitch_ : 0);
     const Scratch<Real> weight_sums(context_, operation_, dweight.present() && rows_ > most ? vocabulary_ * pitch_ : 0);
 
     if (dhidden.present())
-      launch(context_, operation_, cross_entropy_dhidden_ignored_kernel<T>, grid(rows_), threads, 0, labels_, ignored_,
-             dhidden);
+      launch(context_, operation_, cross_entropy_dhidden_ignored_kernel<T>, grid(rows_), gradient_threads, 0, labels_,
+             ignored_, dhidden);
+    const auto everywhere = static_cast<Real>(smoothing_ / static_cast<double>(vocabulary_) * dz_scale<T>);
+    const auto at_label = static_cast<Real>((1 - smoothing_) * dz_scale<T>);
     std::int64_t first = 0;
     do {  // once without rows: dweight is 0
       const RowChunk part = chunk(first, backward_rows);
       logits<true>(part, rows, dz.data(), dz_pitch, nullptr);
       launch(context_, operation_, cross_entropy_dlogits_kernel<T>,
-             grid(ceil_div(vocabulary_, threads * vector_length<T>), part.most), threads, 0, part, labels_, rows.sums,
-             vocabulary_, smoothing_, dz.data(), dz_pitch);
+             grid(ceil_div(vocabulary_, gradient_threads * vector_length<T>), part.most), gradient_threads, 0, part,
+             labels_, rows.sums, vocabulary_, tile_columns_, everywhere, at_label, dz.data(), dz_pitch);
       if (dhidden.present()) {
-        using Tile = HiddenTile<T>;
-        const std::int64_t blocks = ceil_div(d_, Tile::columns) * ceil_div(part.most, Tile::rows) * segments;
-        launch(context_, operation_, cross_entropy_dhidden_kernel<T>, grid(blocks), Tile::threads, Tile::shared_bytes,
-               part, Operand<T>{dz.data(), dz_pitch, part.most}, Operand<T>{weight_.data, weight_.pitch, d_},
-               vocabulary_, segment, hidden_sums.data(), pitch_);
-        launch(context_, operation_, cross_entropy_dhidden_rows_kernel<T>, grid(ceil_div(d_, threads), part.most),
-               threads, 0, part, hidden_sums.data(), pitch_, segments, upstream, dhidden);
+        dhidden_sums(part, rows, dz.data(), dz_pitch, segment, hidden_sums.data());
+        launch(context_, operation_, cross_entropy_dhidden_rows_kernel<T>,
+               grid(ceil_div(d_, gradient_threads), part.most), gradient_threads, 0, part, hidden_sums.data(), pitch_,
+               segments, upstream, dhidden);
       }
-      if (dweight.present()) {
-        using Tile = WeightTile<T>;
-        const std::int64_t blocks = ceil_div(d_, Tile::columns) * ceil_div(vocabulary_, Tile::rows);
-        launch(context_, operation_, cross_entropy_dweight_kernel<T>, grid(blocks), Tile::threads, Tile::shared_bytes,
-               part, Operand<T>{dz.data(), dz_pitch, vocabulary_}, Operand<T>{rows.hidden.data(), pitch_, d_},
-               weight_sums.data(), pitch_, first == 0, first + backward_rows >= rows_, upstream, dweight,
-               rows_are_packed(gradients.dweight, vector_length<T>));
-      }
+      if (dweight.present())
+        dweight_sums(part, rows, dz.data(), dz_pitch, weight_sums.data(), first == 0, first + backward_rows >= rows_,
+                     upstream, dweight, rows_are_packed(gradients.dweight, vector_length<T>));
       first += backward_rows;
     } while (first < rows_);
   }
@@ -303,9 +251,25 @@ class CrossEntropy {
     return {list_.data(), count_.data(), first, std::min(most, rows_ - first)};
   }
 
-  /// About 256 blocks for a chunk of dhidden: few rows and columns are made up for by segments of V.
-  std::int64_t hidden_segment() const {
-    const std::int64_t wanted = std::clamp<std::int64_t>(8192 / std::max<std::int64_t>(d_, 1), 1, 16);
+  /// Larger ones spare the sums of dweight from being read and written, at the price of memory for dz.
+  std::int64_t rows_of_backward_chunk() const {
+    if (!hopper_) return least_backward_rows;
+    return std::clamp(4 * d_ / 128 * 128, least_backward_rows, most_backward_rows);
+  }
+
+  /// Few rows and columns of dhidden are made up for by segments of V: about 256 blocks for a chunk, or on Hopper as
+  /// few as keep 132 multiprocessors busy. Which multiprocessors there are must not matter to the sums.
+  std::int64_t hidden_segment(std::int64_t chunk_rows) const {
+    std::int64_t wanted = std::clamp<std::int64_t>(8192 / std::max<std::int64_t>(d_, 1), 1, 16);
+    if (hopper_) {
+      const std::int64_t tiles = ceil_div(chunk_rows, 128) * ceil_div(d_, 256);
+      const auto busy = [tiles](std::int64_t segments) {
+        const std::int64_t all = tiles * segments;
+        return static_cast<double>(all) / static_cast<double>(ceil_div(all, 132) * 132);
+      };
+      wanted = std::min<std::int64_t>(ceil_div(200, tiles), 16);
+      while (wanted < 16 && busy(wanted) < 0.9) ++wanted;
+    }
     constexpr std::int64_t unit = 256;
     return ceil_div(ceil_div(vocabulary_, wanted), unit) * unit;
   }
@@ -318,13 +282,59 @@ class CrossEntropy {
 
   template <bool keep>
   void logits(const RowChunk& part, Rows& rows, T* kept, std::int64_t kept_pitch, double* losses) const {
-    using Tile = LogitsTile<T>;
     pack(hidden_, hidden_in_vectors_, part, rows.hidden.data());
+    logits_tiles<keep>(part, rows, kept, kept_pitch);
+    launch(context_, operation_, cross_entropy_rows_kernel<T>, grid(ceil_div(part.most, merge_rows)),
+           merge_rows * merge_parts, 0, part, labels_, rows.sums, tiles_, vocabulary_, smoothing_, losses);
+  }
+
+  // The products, by Hopper's kernels or the portable ones.
+#ifndef DSALT_EMULATED
+  hopper::CrossEntropyMatrices<T> matrices(const Rows& rows, T* dz, std::int64_t dz_pitch) const {
+    return {operation_, rows.hidden.data(), pitch_, weight_.data, weight_.pitch, dz, dz_pitch, d_, vocabulary_};
+  }
+#endif
+
+  template <bool keep>
+  void logits_tiles(const RowChunk& part, const Rows& rows, T* kept, std::int64_t kept_pitch) const {
+#ifndef DSALT_EMULATED
+    if constexpr (is_16_bit<T>)
+      if (hopper_)
+        return hopper::cross_entropy_logits(context_, matrices(rows, kept, kept_pitch), part, labels_, rows.sums);
+#endif
+    using Tile = LogitsTile<T>;
     launch(context_, operation_, cross_entropy_logits_kernel<T, keep>, grid(ceil_div(part.most, Tile::rows) * tiles_),
            Tile::threads, Tile::shared_bytes, Operand<T>{rows.hidden.data(), pitch_, part.most}, weight_, d_, part,
            labels_, rows.sums, kept, kept_pitch, dz_scale<T>);
-    launch(context_, operation_, cross_entropy_rows_kernel<T>, grid(ceil_div(part.most, merge_rows)),
-           merge_rows * merge_parts, 0, part, labels_, rows.sums, tiles_, vocabulary_, smoothing_, losses);
+  }
+
+  void dhidden_sums(const RowChunk& part, const Rows& rows, T* dz, std::int64_t dz_pitch, std::int64_t segment,
+                    Real* sums) const {
+#ifndef DSALT_EMULATED
+    if constexpr (is_16_bit<T>)
+      if (hopper_)
+        return hopper::cross_entropy_dhidden(context_, matrices(rows, dz, dz_pitch), part, segment, sums, pitch_);
+#endif
+    using Tile = HiddenTile<T>;
+    const std::int64_t tiles = ceil_div(d_, Tile::columns) * ceil_div(part.most, Tile::rows);
+    launch(context_, operation_, cross_entropy_dhidden_kernel<T>, grid(tiles * ceil_div(vocabulary_, segment)),
+           Tile::threads, Tile::shared_bytes, part, Operand<T>{dz, dz_pitch, part.most},
+           Operand<T>{weight_.data, weight_.pitch, d_}, vocabulary_, segment, sums, pitch_);
+  }
+
+  void dweight_sums(const RowChunk& part, const Rows& rows, T* dz, std::int64_t dz_pitch, Real* sums, bool first,
+                    bool last, const Upstream<T>& upstream, const View<T, 2>& dweight, bool in_vectors) const {
+#ifndef DSALT_EMULATED
+    if constexpr (is_16_bit<T>)
+      if (hopper_)
+        return hopper::cross_entropy_dweight(context_, matrices(rows, dz, dz_pitch), part, sums, pitch_, first, last,
+                                             upstream, dweight, in_vectors);
+#endif
+    using Tile = WeightTile<T>;
+    const std::int64_t blocks = ceil_div(d_, Tile::columns) * ceil_div(vocabulary_, Tile::rows);
+    launch(context_, operation_, cross_entropy_dweight_kernel<T>, grid(blocks), Tile::threads, Tile::shared_bytes, part,
+           Operand<T>{dz, dz_pitch, vocabulary_}, Operand<T>{rows.hidden.data(), pitch_, d_}, sums, pitch_, first, last,
+           upstream, dweight, in_vectors);
   }
 
   const Context& context_;
@@ -333,9 +343,10 @@ class CrossEntropy {
   std::int64_t ignored_;
   View<const T, 2> hidden_;
   View<const std::int32_t, 1> labels_;
-  std::int64_t rows_, d_, vocabulary_, pitch_, tiles_;
+  std::int64_t rows_, d_, vocabulary_, pitch_, tiles_ = 0;
   Scratch<std::int64_t> list_, count_;
-  bool hidden_in_vectors_;
+  bool hidden_in_vectors_, hopper_ = false;  // hopper_: of V, d and the layout of weight
+  int tile_columns_ = LogitsTile<T>::columns;
   Operand<T> weight_;
   std::optional<Scratch<T>> packed_weight_;
 };

@@ -22,7 +22,25 @@ struct RowChunk {
     const std::int64_t left = *count - first;
     return left < 0 ? 0 : left < most ? left : most;
   }
+  /// Products that sum over rows take them in steps of 64: rows from rows() to here are made 0.
+  __device__ std::int64_t padded_rows() const { return min((rows() + 63) / 64 * 64, most); }
   __device__ std::int64_t row(std::int64_t n) const { return list == nullptr ? first + n : list[first + n]; }
+};
+
+/// float16 loses what is below 2^-24: dz is kept as 2^14 dz.
+template <class T>
+constexpr float dz_scale = std::is_same_v<T, f16> ? 0x1p14f : 1.0f;
+
+/// dloss / C, for sums of scaled dz; 0 without counted rows.
+template <class T>
+struct Upstream {
+  const accumulator_t<T>* dloss;
+  const std::int64_t* count;
+
+  __device__ accumulator_t<T> factor() const {
+    if (*count == 0) return 0;
+    return static_cast<accumulator_t<T>>(static_cast<double>(*dloss) / (static_cast<double>(*count) * dz_scale<T>));
+  }
 };
 
 /// What is known of the chunk's rows after their logits: for each tile of columns, then for the whole row. Tiles follow
@@ -36,7 +54,8 @@ struct RowSums {
   std::int64_t line;
 };
 
-/// The chunk's rows one after the other, each at a multiple of 16 bytes. Block (x, y): columns of row y, + gridDim.y,
+/// The chunk's rows one after the other, each at a multiple of 16 bytes, up to padded_rows(). Block (x, y): columns of
+/// row y, + gridDim.y,
 /// ...
 template <class T>
 __global__ void cross_entropy_pack_kernel(View<const T, 2> from, bool vectors, RowChunk chunk, T* to,
@@ -44,11 +63,16 @@ __global__ void cross_entropy_pack_kernel(View<const T, 2> from, bool vectors, R
   constexpr int n = vector_length<T>;
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * n;
   if (column >= from.shape[1]) return;
-  for (std::int64_t r = blockIdx.y; r < chunk.rows(); r += gridDim.y) {
+  const std::int64_t rows = chunk.rows(), padded_rows = chunk.padded_rows();
+  for (std::int64_t r = blockIdx.y; r < padded_rows; r += gridDim.y) {
+    Vector<T, n>& vector = *reinterpret_cast<Vector<T, n>*>(to + r * pitch + column);
+    if (r >= rows) {
+      vector = {};
+      continue;
+    }
     const T* const row = from.at(chunk.row(r));
-    *reinterpret_cast<Vector<T, n>*>(to + r * pitch + column) =
-        vectors ? load_part<n, true>(row, 1, column, from.shape[1])
-                : load_part<n, false>(row, from.strides[1], column, from.shape[1]);
+    vector = vectors ? load_part<n, true>(row, 1, column, from.shape[1])
+                     : load_part<n, false>(row, from.strides[1], column, from.shape[1]);
   }
 }
 

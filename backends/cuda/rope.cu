@@ -4,12 +4,13 @@
 // Backward: the inverse rotation of dy.
 //
 // theta is in double, which costs far more than the rotation itself. So a block makes the sines and cosines of its
-// tokens once, in shared memory, for up to `rows_per_block` rows of each token; while it does so, other blocks move
-// memory.
+// tokens once, in shared memory, for up to `rows_per_block` rows of each token; while it does so, its first rows are
+// under way and other blocks move memory.
 #include <cmath>
 
 #include "cuda_backend.hpp"
 #include "launch.cuh"
+#include "mma.cuh"
 #include "vectors.cuh"
 #include "walk.cuh"
 
@@ -67,9 +68,15 @@ __global__ void __launch_bounds__(threads_per_block, 4) rope_kernel(Rotation<T> 
     Real cosine, sine;
   };
   __shared__ Angle table[angles_per_block];  // [tokens][n][vectors]: neighbouring threads read neighbouring banks
+  __shared__ double frequencies[angles_per_block], positions[most_tokens];
   __shared__ bool exists[most_tokens];
+  // Vectors are fetched ahead, single elements are not. tile_tokens * tile_pairs / n <= threads_per_block.
+  constexpr bool fetches = n > 1;
+  constexpr int stages = fetches ? 4 : 1;
+  static_assert(!fetches || (angles_per_block / n <= threads_per_block && n * sizeof(T) == 16));
+  alignas(16) __shared__ T ahead[stages][2][fetches ? threads_per_block * n : 1];
 
-  // blockIdx.x counts (sequence, tile of tokens, slice of a token's rows, slice of D/2), the last one fastest.
+  // blockIdx.x counts (sequence, slice of a token's rows, tile of tokens, slice of D/2), the last one fastest.
   std::int64_t sequence = blockIdx.x;
   const auto tile = [&](std::int64_t length, int step) {
     return take_remainder(sequence, (length + step - 1) / step) * step;
@@ -78,64 +85,93 @@ __global__ void __launch_bounds__(threads_per_block, 4) rope_kernel(Rotation<T> 
     return static_cast<int>(length - first < step ? length - first : step);
   };
   const std::int64_t first_pair = tile(r.half(), r.tile_pairs);
-  const std::int64_t first_row = tile(r.rows(), rows_per_block);
   const std::int64_t first_token = tile(r.x.shape[2], r.tile_tokens);
+  const std::int64_t first_row = tile(r.rows(), rows_per_block);
   const int pairs = extent(r.half(), first_pair, r.tile_pairs), rows = extent(r.rows(), first_row, rows_per_block);
   const int tokens = extent(r.x.shape[2], first_token, r.tile_tokens), vectors = pairs / n;
 
-  double frequency = 0;
-  for (int index = threadIdx.x, last_pair = -1; index < tokens * pairs; index += threads_per_block) {
+  for (int token = threadIdx.x; token < tokens; token += threads_per_block)
+    exists[token] = find_position(r, sequence, first_token + token, positions[token]);
+  __syncthreads();
+
+  // A thread keeps to one vector of one token, and takes every `rows_at_once`-th row of it. These rows arrive in shared
+  // memory while the table is made and while earlier ones are rotated; a thread fetches what it will read itself.
+  const int places = tokens * vectors;
+  const int rows_at_once = places < threads_per_block ? threads_per_block / places : 1;
+  struct Place {
+    int token, vector, row;  // its first row
+  };
+  const auto place_of = [&](int index) -> Place {
+    const int vector = index % vectors, rest = index / vectors;
+    if (r.rows_adjoin) return {rest / rows_at_once, vector, rest % rows_at_once};
+    return {rest % tokens, vector, rest / tokens};
+  };
+  const auto row_offset = [&](const auto& view, int row) {
+    std::int64_t b = first_row + row, h = b;
+    if (r.same_positions)
+      h = take_remainder(b, r.x.shape[1]);
+    else
+      b = sequence;
+    return b * view.strides[0] + h * view.strides[1];
+  };
+  Place place = place_of(threadIdx.x);
+  const int end = places * rows_at_once;
+  const auto slot = [&](int i, int part) { return ahead[i % stages][part] + threadIdx.x * n; };
+  const auto fetch = [&](int i) {
+    if (const int row = place.row + i * rows_at_once; row < rows) {
+      const T* x = r.x.at(0, 0, first_token + place.token, first_pair + place.vector * n) + row_offset(r.x, row);
+      copy_async_16(slot(i, 0), x);
+      copy_async_16(slot(i, 1), x + r.half());
+    }
+    copy_async_commit();
+  };
+  if constexpr (fetches)
+    if (static_cast<int>(threadIdx.x) < end && exists[place.token])
+      for (int i = 0; i + 1 < stages; ++i) fetch(i);
+
+  for (int pair = threadIdx.x; pair < pairs; pair += threads_per_block)
+    frequencies[pair] = pow(r.base, -static_cast<double>(first_pair + pair) / static_cast<double>(r.half()));
+  __syncthreads();
+  for (int index = threadIdx.x; index < tokens * pairs; index += threads_per_block) {
     const int token = index / pairs, pair = index % pairs;
-    double position = 0;
-    const bool found = find_position(r, sequence, first_token + token, position);
-    if (pair == 0) exists[token] = found;
-    if (!found) continue;
-    if (pair != last_pair)
-      frequency = pow(r.base, -static_cast<double>(first_pair + pair) / static_cast<double>(r.half()));
-    last_pair = pair;
-    double sine, cosine;
-    sincos(position * frequency / r.rope_scale, &sine, &cosine);
+    if (!exists[token]) continue;
+    double theta = positions[token] * frequencies[pair], sine, cosine;
+    if (r.rope_scale != 1) theta /= r.rope_scale;
+    sincos(theta, &sine, &cosine);
     table[token * pairs + pair % n * vectors + pair / n] = {static_cast<Real>(cosine),
                                                             r.direction * static_cast<Real>(sine)};
   }
   __syncthreads();
 
-  constexpr int batch = 2;  // as many loads under way as registers allow
-  const int units = rows * tokens * vectors;
-  for (int start = threadIdx.x; start < units; start += batch * threads_per_block) {
-    Vector<T, n> first[batch], second[batch];
-    T* to[batch];
-    int angle[batch];
-#pragma unroll
-    for (int k = 0; k < batch; ++k) {
-      const int unit = start + k * threads_per_block;
-      to[k] = nullptr;
-      if (unit >= units) continue;
-      const int place = unit / vectors, vector = unit % vectors;
-      const int token = r.rows_adjoin ? place / rows : place % tokens;
-      if (!exists[token]) continue;
-      std::int64_t b = first_row + (r.rows_adjoin ? place % rows : place / tokens);
-      const std::int64_t h = take_remainder(b, r.x.shape[1]);
-      if (!r.same_positions) b = sequence;
-      const T* x = r.x.at(b, h, first_token + token, first_pair + vector * n);
-      first[k] = load_vector<n>(x);
-      second[k] = load_vector<n>(x + r.half() * r.x.strides[3]);
-      to[k] = r.y.at(b, h, first_token + token, first_pair + vector * n);
-      angle[k] = token * pairs + vector;
-    }
-#pragma unroll
-    for (int k = 0; k < batch; ++k) {
-      if (to[k] == nullptr) continue;
+  for (int index = threadIdx.x; index < end; index += threads_per_block) {  // once, where vectors are fetched ahead
+    if constexpr (!fetches) place = place_of(index);
+    if (!exists[place.token]) continue;
+    const Angle* const angles = table + place.token * pairs + place.vector;
+    const T* const x = r.x.at(0, 0, first_token + place.token, first_pair + place.vector * n);
+    T* const y = r.y.at(0, 0, first_token + place.token, first_pair + place.vector * n);
+    for (int i = 0, row = place.row; row < rows; ++i, row += rows_at_once) {
+      Vector<T, n> first, second;
+      if constexpr (fetches) {
+        fetch(i + stages - 1);  // into what row i - 1 was read from
+        copy_async_wait<stages - 1>();
+        first = load_vector<n>(slot(i, 0));
+        second = load_vector<n>(slot(i, 1));
+      } else {
+        const T* const from = x + row_offset(r.x, row);
+        first = load_vector<n>(from);
+        second = load_vector<n>(from + r.half() * r.x.strides[3]);
+      }
       Real upper[n], lower[n];
 #pragma unroll
       for (int e = 0; e < n; ++e) {
-        const Angle a = table[angle[k] + e * vectors];
-        const Real x1 = widen(first[k].element[e]), x2 = widen(second[k].element[e]);
+        const Angle a = angles[e * vectors];
+        const Real x1 = widen(first.element[e]), x2 = widen(second.element[e]);
         upper[e] = fma(x1, a.cosine, -(x2 * a.sine));
         lower[e] = fma(x1, a.sine, x2 * a.cosine);
       }
-      store_vector<n>(upper, to[k]);
-      store_vector<n>(lower, to[k] + r.half() * r.y.strides[3]);
+      T* const to = y + row_offset(r.y, row);
+      store_vector<n>(upper, to);
+      store_vector<n>(lower, to + r.half() * r.y.strides[3]);
     }
   }
 }

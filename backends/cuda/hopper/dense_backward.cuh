@@ -35,7 +35,7 @@ struct QuerySlots {
 template <class T, int kHead, int kQueries, bool kCausal, bool kOrdered>
 struct DenseBackward {
   static constexpr int keys = 128, stages = 2, boxes = kHead / 64, query_boxes = kQueries / 64;
-  static constexpr int consumers = 256, threads = consumers + 128;
+  static constexpr int consumers = 256, threads = consumers + 128, blocks_per_multiprocessor = 1;
   static constexpr std::uint32_t key_bytes = keys * kHead * 2, query_bytes = kQueries * kHead * 2,
                                  ds_bytes = keys * kQueries * 2, statistics_bytes = kQueries * 8;
   static_assert(query_boxes * boxes == 2, "dQ is cut into two 64 x 64 products");
@@ -159,9 +159,7 @@ struct DenseBackward {
           lane(number % 32),
           key_row(64 * (number / 128) + 16 * (number / 32 % 4) + number % 32 / 4) {}
 
-    __device__ void release(Barrier* barrier) const {
-      if (lane == 0) barrier_arrive(barrier);
-    }
+    __device__ void release(Barrier* barrier) const { release_by_warp(barrier, lane); }
 
     __device__ void issue_key_query(float (&d)[kQueries / 2], const unsigned char* key_tile,
                                     const unsigned char* query_tile) const {

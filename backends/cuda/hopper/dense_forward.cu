@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "../launch.cuh"
+#include "dense_few_keys.cuh"
 #include "dense_forward.cuh"
 #include "dense_short.cuh"
 #include "dense_tensors.cuh"
@@ -28,14 +29,25 @@ struct Call {
 
   std::int64_t pairs() const { return static_cast<std::int64_t>(dense.batch) * dense.hq; }
 
+  template <class F, class T>
+  ForwardParameters<T> parameters(const DenseCall& call, std::int64_t work) const {
+    const bool packed = in.cu_seqlens_q.present();
+    return {make_tensor_map(in.q, F::rows, operation),
+            make_tensor_map(in.k, F::keys, operation),
+            make_tensor_map(in.v, F::keys, operation),
+            call,
+            rows_of<T>(out.out, packed),
+            rows_of<float>(out.lse, packed),
+            static_cast<int>(work)};
+  }
+
   /// F's tiles in blocks of its own (`parts` 0: as many as there are multiprocessors) or in clusters of `parts` blocks.
   template <class F, class T>
   void run(int parts) const {
-    const bool packed = in.cu_seqlens_q.present();
     DenseCall call = dense;
     std::optional<PackedTiles> list;
     std::int64_t work;
-    if (packed) {
+    if (in.cu_seqlens_q.present()) {
       list.emplace(context, operation, call.cu_q, call.batch, call.nq, F::rows);
       call.packed_tiles = list->tiles();
       call.tiles = list->count();
@@ -45,29 +57,33 @@ struct Call {
       call.by_section = Divider(call.tiles * call.heads_per_section);
       work = call.tiles * pairs();
     }
-    const ForwardParameters<T> p{make_tensor_map(in.q, F::rows, operation),
-                                 make_tensor_map(in.k, F::keys, operation),
-                                 make_tensor_map(in.v, F::keys, operation),
-                                 call,
-                                 rows_of<T>(out.out, packed),
-                                 rows_of<float>(out.lse, packed),
-                                 static_cast<int>(work)};
     const std::int64_t blocks = parts > 0 ? work * parts : std::min<std::int64_t>(work, context.multiprocessors);
     launch_clusters(context, operation, warp_specialized_kernel<F>, blocks, std::max(parts, 1), F::threads,
-                    F::shared_bytes, p);
+                    F::shared_bytes, parameters<F, T>(call, work));
+  }
+
+  /// As many blocks for each head as run at a time.
+  template <class F, class T>
+  void run_few_keys() const {
+    const std::int64_t resident = static_cast<std::int64_t>(context.multiprocessors) * F::blocks_per_multiprocessor;
+    const std::int64_t chunks = std::clamp<std::int64_t>(resident / pairs(), 1, ceil_div(dense.nq, F::rows));
+    launch_clusters(context, operation, warp_specialized_kernel<F>, pairs() * chunks, 1, F::threads, F::shared_bytes,
+                    parameters<F, T>(dense, pairs()));
   }
 
   template <class T, int kHead, bool kCausal>
   void choose() const {
     constexpr int large_groups = kHead == 64 ? 3 : 2;
     using Large = DenseForward<T, kHead, large_groups, 128, kCausal>;
+    using FewKeys = DenseFewKeys<T, kHead, kCausal>;
+    constexpr int splits = kHead == 64 ? 3 : 2;  // warpgroups of a block: as many as have registers
     // The large kernel reads keys least often, and gives a row the same bits in any batch.
     const std::int64_t large_tiles = pairs() * ceil_div(dense.nq, Large::rows);
-    const bool few_keys = dense.nk <= 128, enough = dense.nq > 64 && large_tiles * 10 >= context.multiprocessors * 9;
-    if (context.deterministic || dense.cu_q.present() || (enough && !few_keys)) return run<Large, T>(0);
-    constexpr int groups = kHead == 64 ? 3 : 2;  // warpgroups of a block: as many as have registers
-    if (few_keys && dense.nq > 64) return run<DenseShort<T, kHead, groups, 1, kCausal>, T>(0);
-    run_parts<DenseShort<T, kHead, 1, groups, kCausal>, T>(groups);
+    const bool enough = dense.nq > 64 && large_tiles * 10 >= context.multiprocessors * 9;
+    if (context.deterministic || dense.cu_q.present()) return run<Large, T>(0);
+    if (dense.nk <= FewKeys::most_keys) return run_few_keys<FewKeys, T>();
+    if (enough) return run<Large, T>(0);
+    run_parts<DenseShort<T, kHead, splits, kCausal>, T>(splits);
   }
 
   /// In clusters of as many blocks as run all at the same time and have keys to read.

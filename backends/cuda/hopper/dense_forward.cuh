@@ -29,7 +29,7 @@ template <class T, int kHead, int kGroups, int kKeys, bool kCausal>
 struct DenseForward {
   using Parameters = ForwardParameters<T>;
   static constexpr int rows = 64 * kGroups, keys = kKeys, stages = 2, boxes = kHead / 64, consumers = 128 * kGroups;
-  static constexpr int threads = consumers + 128;
+  static constexpr int threads = consumers + 128, blocks_per_multiprocessor = 1;
   static constexpr std::uint32_t q_bytes = rows * kHead * 2, tile_bytes = kKeys * kHead * 2;
 
   struct Barriers {
@@ -118,9 +118,7 @@ struct DenseForward {
           lane(number % 32),
           row(64 * (number / 128) + 16 * (number / 32 % 4) + number % 32 / 4) {}
 
-    __device__ void release(Barrier* barrier) const {
-      if (lane == 0) barrier_arrive(barrier);
-    }
+    __device__ void release(Barrier* barrier) const { release_by_warp(barrier, lane); }
     __device__ void take_turn() const { named_sync(1 + group, 256); }
     __device__ void pass_turn() const { named_arrive(1 + (group + 1) % kGroups, 256); }
 

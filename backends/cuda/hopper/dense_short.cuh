@@ -1,11 +1,10 @@
-// The dense forward kernel for short queries or few keys, where one tile of query rows is too little work for a
-// multiprocessor. The mathematics is dense_forward.cuh's; the work is spread differently:
+// The dense forward kernel for short queries, where a tile of query rows has too little work for a multiprocessor. The
+// mathematics is dense_forward.cuh's; the keys of one tile of 64 query rows are shared out:
 //
-//   kRows x kSplits warpgroups   64 query rows each; warpgroup (r, s) takes every kSplits-th key tile of rows r
-//   clusters of blocks           with kSplits > 1 the blocks of a cluster take contiguous parts of the key tiles
+//   kSplits warpgroups of a block   each takes every kSplits-th key tile
+//   blocks of a cluster             each takes a contiguous part of the key tiles
 //
-// Partial results are put together in shared memory, first the block's, then the cluster's, in a fixed order. With
-// kSplits == 1 a block walks over many tiles of query rows, and copies the next while it computes.
+// Partial results are put together in shared memory, first the block's, then the cluster's, in a fixed order.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -14,18 +13,17 @@
 
 namespace dsalt::cuda::hopper {
 
-template <class T, int kHead, int kRows, int kSplits, bool kCausal>
+template <class T, int kHead, int kSplits, bool kCausal>
 struct DenseShort {
   using Parameters = ForwardParameters<T>;
   static constexpr int most_parts = 8;  // blocks of a cluster
-  static constexpr int rows = 64 * kRows, keys = 64, boxes = kHead / 64, consumers = 128 * kRows * kSplits;
-  static constexpr int stages = kHead == 64 ? (kSplits == 1 ? 4 : 12) : (kSplits == 1 ? 3 : 6);
-  static constexpr int q_stages = kSplits == 1 ? 2 : 1;
-  static constexpr int threads = consumers + 32;
+  static constexpr int rows = 64, keys = 64, boxes = kHead / 64, consumers = 128 * kSplits;
+  static constexpr int stages = kHead == 64 ? 12 : 6;
+  static constexpr int threads = consumers + 32, blocks_per_multiprocessor = 1;
   static constexpr std::uint32_t q_bytes = rows * kHead * 2, tile_bytes = keys * kHead * 2;
 
   struct Barriers {
-    Barrier q_full[2], q_empty[2], k_full[stages], v_full[stages], empty[stages];
+    Barrier q_full, k_full[stages], v_full[stages], empty[stages];
   };
   struct Statistics {
     float maximum, sum;
@@ -34,11 +32,10 @@ struct DenseShort {
     const Statistics* statistics;
     const float* values;
   };
-  static constexpr std::uint32_t keys_at = q_stages * q_bytes, statistics_at = keys_at + 2 * stages * tile_bytes,
+  static constexpr std::uint32_t keys_at = q_bytes, statistics_at = keys_at + 2 * stages * tile_bytes,
                                  barriers_at = statistics_at + rows * (kSplits + 1) * 8;
   static constexpr std::uint32_t shared_bytes = 1024 + barriers_at + sizeof(Barriers);
-  static_assert(kSplits == 1 || kSplits * rows * kHead * 4 <= 2 * stages * tile_bytes,
-                "partial results take the place of keys");
+  static_assert(kSplits * rows * kHead * 4 <= 2 * stages * tile_bytes, "partial results take the place of keys");
 
   unsigned char* shared;
   const Parameters& p;
@@ -47,7 +44,6 @@ struct DenseShort {
   __device__ DenseShort(const Parameters& parameters, unsigned char* memory)
       : shared(memory), p(parameters), barriers(*reinterpret_cast<Barriers*>(memory + barriers_at)) {}
 
-  __device__ unsigned char* q_tile(int stage) const { return shared + stage * q_bytes; }
   __device__ unsigned char* k_tile(int stage) const { return shared + keys_at + stage * tile_bytes; }
   __device__ unsigned char* v_tile(int stage) const { return k_tile(stages + stage); }
   __device__ float* partial_rows(int split) const {  // [rows, kHead] of each split
@@ -60,148 +56,121 @@ struct DenseShort {
   __device__ Statistics* block_statistics() const { return statistics(kSplits); }
 
   __device__ void init_barriers() const {
-    for (int stage = 0; stage < q_stages; ++stage) {
-      barrier_init(&barriers.q_full[stage], 1);
-      barrier_init(&barriers.q_empty[stage], consumers / 32);
-    }
+    barrier_init(&barriers.q_full, 1);
     for (int stage = 0; stage < stages; ++stage) {
       barrier_init(&barriers.k_full[stage], 1);
       barrier_init(&barriers.v_full[stage], 1);
-      barrier_init(&barriers.empty[stage], 4 * kRows);  // one warpgroup for each 64 rows
+      barrier_init(&barriers.empty[stage], 4);  // the warps of the one warpgroup that reads it
     }
   }
 
-  /// Body(work, first, last): the key tiles [first, last) of a tile of query rows that are this block's.
-  template <class Body>
-  __device__ void for_work(Body&& body) const {
-    if constexpr (kSplits == 1) {
-      for (int n = static_cast<int>(blockIdx.x); n < p.work; n += static_cast<int>(gridDim.x)) {
-        const ForwardWork w = forward_work<kCausal>(p.call, n, rows, keys);
-        if (w.exists()) body(w, 0, w.tiles);
-      }
-    } else {
-      const int parts = static_cast<int>(gridDim.x) / p.work, part = static_cast<int>(blockIdx.x) % parts;
-      const ForwardWork w = forward_work<kCausal>(p.call, static_cast<int>(blockIdx.x) / parts, rows, keys);
-      if (!w.exists()) return;
-      const int each = (w.tiles + parts - 1) / parts, first = min(w.tiles, part * each);
-      body(w, first, min(w.tiles, first + each));
-    }
+  /// This block's part of a tile of query rows: key tiles [first, last).
+  struct Part {
+    ForwardWork work;
+    int first = 0, last = 0;
+  };
+  __device__ Part part_of_block() const {
+    const int parts = static_cast<int>(gridDim.x) / p.work, part = static_cast<int>(blockIdx.x) % parts;
+    Part mine{forward_work<kCausal>(p.call, static_cast<int>(blockIdx.x) / parts, rows, keys)};
+    const int each = (mine.work.tiles + parts - 1) / parts;
+    mine.first = min(mine.work.tiles, part * each);
+    mine.last = min(mine.work.tiles, mine.first + each);
+    return mine;
   }
 
-  __device__ void produce() {
-    int count = 0, q_count = 0;
-    for_work([&](const ForwardWork& w, int first, int last) {
-      const int kv_head = p.call.by_group.quotient(w.tile.head);
-      const int sequence = p.call.cu_q.present() ? 0 : w.tile.sequence;
-      const int q_stage = q_count % q_stages;
-      barrier_wait(&barriers.q_empty[q_stage], q_count / q_stages % 2 ^ 1);
-      barrier_expect(&barriers.q_full[q_stage], q_bytes);
-      for (int box = 0; box < boxes; ++box)
-        tma_load(q_tile(q_stage) + box * rows * 128, &p.q, &barriers.q_full[q_stage], 64 * box,
-                 w.extent.q_start + w.row0, w.tile.head, sequence);
-      ++q_count;
-      for (int tile = last - 1; tile >= first; --tile, ++count) {
-        const int stage = count % stages, row = w.extent.k_start + tile * keys;
-        barrier_wait(&barriers.empty[stage], count / stages % 2 ^ 1);
-        barrier_expect(&barriers.k_full[stage], tile_bytes);
-        barrier_expect(&barriers.v_full[stage], tile_bytes);
-        for (int box = 0; box < boxes; ++box)
-          tma_load(k_tile(stage) + box * keys * 128, &p.k, &barriers.k_full[stage], 64 * box, row, kv_head, sequence);
-        for (int box = 0; box < boxes; ++box)
-          tma_load(v_tile(stage) + box * keys * 128, &p.v, &barriers.v_full[stage], 64 * box, row, kv_head, sequence);
-      }
-    });
+  __device__ void produce(const Part& part) {
+    const ForwardWork& w = part.work;
+    const int kv_head = p.call.by_group.quotient(w.tile.head), sequence = p.call.cu_q.present() ? 0 : w.tile.sequence;
+    const auto load = [&](const CUtensorMap& map, unsigned char* to, Barrier* full, int row, int head) {
+      barrier_expect(full, tile_bytes);
+      for (int box = 0; box < boxes; ++box) tma_load(to + box * 64 * 128, &map, full, 64 * box, row, head, sequence);
+    };
+    load(p.q, shared, &barriers.q_full, w.extent.q_start + w.row0, w.tile.head);
+    int number = 0;
+    for (int tile = part.last - 1; tile >= part.first; --tile, ++number) {
+      const int stage = number % stages, row = w.extent.k_start + tile * keys;
+      barrier_wait(&barriers.empty[stage], number / stages % 2 ^ 1);
+      load(p.k, k_tile(stage), &barriers.k_full[stage], row, kv_head);
+      load(p.v, v_tile(stage), &barriers.v_full[stage], row, kv_head);
+    }
   }
 
   struct Consumer {
     DenseShort& f;
-    int thread, group, split, lane, row;  // group: which 64 rows
-    int count = 0, q_count = 0;
+    int thread, split, lane, row;  // row: of the tile, and 8 below it
     float o[kHead / 2];
     RunningSoftmax softmax;
 
     __device__ Consumer(DenseShort& forward, int number)
         : f(forward),
-          thread(number),
-          group(number / 128 % kRows),
-          split(number / 128 / kRows),
+          thread(number % 128),
+          split(number / 128),
           lane(number % 32),
-          row(64 * group + 16 * (number / 32 % 4) + number % 32 / 4) {}
+          row(16 * (number / 32 % 4) + number % 32 / 4) {}
 
-    __device__ void release(Barrier* barrier) const {
-      if (lane == 0) barrier_arrive(barrier);
-    }
+    __device__ void release(Barrier* barrier) const { release_by_warp(barrier, lane); }
 
-    __device__ void run(const ForwardWork& w, int first, int last) {
-      softmax = RunningSoftmax{};
+    __device__ void run(const Part& part) {
+      const ForwardWork& w = part.work;
 #pragma unroll
       for (int n = 0; n < kHead / 2; ++n) o[n] = 0;
-      const int q_stage = q_count % q_stages;
-      barrier_wait(&f.barriers.q_full[q_stage], q_count / q_stages % 2);
-      int tile = last - 1 - split;
-      if (tile >= first) {
-        const int limit[2] = {w.limit<kCausal>(row), w.limit<kCausal>(row + 8)};
-        const int unmasked = w.limit<kCausal>(64 * group);
-        int number = count + split;  // of the tile, through all work: where it lies
-        float s[keys / 2], factor[2];
-        std::uint32_t weights[keys / 16][4];
-        const auto weigh = [&] {
-          if ((tile + 1) * keys > unmasked) mask_scores(s, tile * keys, unmasked, limit, lane);
-          softmax.update(s, f.p.call.scale_log2, factor);
-        };
-        clear_tail(w, tile, number);
-        issue_scores(s, q_stage, number);
-        wgmma_wait<0>();
+      barrier_wait(&f.barriers.q_full, 0);
+      int number = split, tile = part.last - 1 - split;  // number: of the tile, in the order of copies
+      if (tile < part.first) return;
+      const int limit[2] = {w.limit<kCausal>(row), w.limit<kCausal>(row + 8)}, unmasked = w.limit<kCausal>(0);
+      float s[keys / 2], factor[2];
+      std::uint32_t weights[keys / 16][4];
+      const auto weigh = [&] {
+        if ((tile + 1) * keys > unmasked) mask_scores(s, tile * keys, unmasked, limit, lane);
+        softmax.update(s, f.p.call.scale_log2, factor);
+      };
+      clear_tail(w, tile, number);
+      issue_scores(s, number);
+      wgmma_wait<0>();
+      keep_in_registers(s);
+      weigh();
+      round_weights<T>(weights, s);
+      while ((tile -= kSplits) >= part.first) {  // scores of this tile and values of the one before together
+        issue_scores(s, number + kSplits);
+        issue_values(weights, number);
+        wgmma_wait<1>();
         keep_in_registers(s);
         weigh();
-        round_weights<T>(weights, s);
-        while ((tile -= kSplits) >= first) {  // scores of this tile and values of the one before together
-          issue_scores(s, q_stage, number + kSplits);
-          issue_values(weights, number);
-          wgmma_wait<1>();
-          keep_in_registers(s);
-          weigh();
-          wgmma_wait<0>();
-          keep_in_registers(o);
-          release(&f.barriers.empty[number % stages]);
-          number += kSplits;
-          round_weights<T>(weights, s);
-#pragma unroll
-          for (int n = 0; n < kHead / 2; ++n) o[n] *= factor[n / 2 % 2];
-        }
-        issue_values(weights, number);
         wgmma_wait<0>();
         keep_in_registers(o);
         release(&f.barriers.empty[number % stages]);
+        number += kSplits;
+        round_weights<T>(weights, s);
+#pragma unroll
+        for (int n = 0; n < kHead / 2; ++n) o[n] *= factor[n / 2 % 2];
       }
-      release(&f.barriers.q_empty[q_stage]);
-      count += last - first;
-      ++q_count;
+      issue_values(weights, number);
+      wgmma_wait<0>();
+      keep_in_registers(o);
       softmax.finish();
     }
 
-    __device__ void issue_scores(float (&s)[keys / 2], int q_stage, int number) const {
+    __device__ void issue_scores(float (&s)[keys / 2], int number) const {
       const int stage = number % stages;
       barrier_wait(&f.barriers.k_full[stage], number / stages % 2);
-      issue_k_major<T, kHead, keys, rows, keys>(s, f.q_tile(q_stage) + group * 64 * 128, f.k_tile(stage));
+      issue_k_major<T, kHead, keys, rows, keys>(s, f.shared, f.k_tile(stage));
     }
     __device__ void issue_values(const std::uint32_t (&weights)[keys / 16][4], int number) {
       const int stage = number % stages;
       barrier_wait(&f.barriers.v_full[stage], number / stages % 2);
       issue_weighted_rows<T, keys, kHead>(o, weights, f.v_tile(stage));
     }
-    /// Values past the last key are somebody else's.
+    /// Values past the last key are somebody else's. Only the warpgroup that has the last tile comes here with one.
     __device__ void clear_tail(const ForwardWork& w, int tile, int number) const {
       const int valid = w.extent.nk - tile * keys, stage = number % stages;
       if (valid >= keys || !f.p.call.shares_tails()) return;
       barrier_wait(&f.barriers.v_full[stage], number / stages % 2);
-      clear_rows(f.v_tile(stage), valid, keys, boxes, thread % (128 * kRows), 128 * kRows);
-      named_sync(8, 128 * kRows);
+      clear_rows(f.v_tile(stage), valid, keys, boxes, thread, 128);
+      named_sync(8, 128);
     }
 
-    /// Shows this warpgroup's partial result to the block. All keys have been read by then.
+    /// This warpgroup's partial result, in the place of keys: only when all of them have been read.
     __device__ void deposit() const {
-      named_sync(9, consumers);
       float* to = f.partial_rows(split);
 #pragma unroll
       for (int n = 0; n < kHead / 2; n += 2)
@@ -209,7 +178,6 @@ struct DenseShort {
             float2{o[n], o[n + 1]};
       if (lane % 4 == 0)
         for (int r = 0; r < 2; ++r) f.statistics(split)[row + 8 * r] = {softmax.maximum[r], softmax.sum[r]};
-      named_sync(9, consumers);
     }
   };
 
@@ -298,26 +266,18 @@ struct DenseShort {
   }
 
   __device__ void run(int thread) {
-    if (thread >= consumers) {
-      if (thread == consumers) produce();
-      __syncwarp();
-    } else {
-      Consumer consumer(*this, thread);
-      for_work([&](const ForwardWork& w, int first, int last) {
-        consumer.run(w, first, last);
-        if constexpr (kSplits == 1) {
-          store_tile(p, w, consumer.o, consumer.softmax, consumer.row, consumer.lane);
-        } else {
-          consumer.deposit();
-          combine_splits(thread);
-        }
-      });
-    }
-    if constexpr (kSplits > 1) {
-      cooperative_groups::this_cluster().sync();
-      if (thread < consumers) for_work([&](const ForwardWork& w, int, int) { store_combined(w, thread); });
-      cooperative_groups::this_cluster().sync();  // nobody leaves while others read its part
-    }
+    const Part part = part_of_block();
+    const bool exists = part.work.exists(), computes = thread < consumers && exists;
+    Consumer consumer(*this, thread);
+    if (computes) consumer.run(part);
+    if (thread == consumers && exists) produce(part);
+    __syncthreads();
+    if (computes) consumer.deposit();
+    __syncthreads();
+    if (computes) combine_splits(thread);
+    cooperative_groups::this_cluster().sync();
+    if (computes) store_combined(part.work, thread);
+    cooperative_groups::this_cluster().sync();  // nobody leaves while others read its part
   }
 };
 

@@ -22,6 +22,10 @@ PFN_cuTensorMapEncodeTiled_v12000 find_encoder(std::string_view operation) {
   return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
 }
 
+CUtensorMapDataType element_type(DType dtype) {
+  return dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
+
 }  // namespace
 
 bool copyable(const TensorView& view) {
@@ -52,12 +56,26 @@ CUtensorMap make_tensor_map(const TensorView& view, int rows, std::string_view o
   const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(rows), 1, 1}, steps[4] = {1, 1, 1, 1};
   CUtensorMap map;
   const CUresult result =
-      encode(&map, view.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-             view.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(&map, element_type(view.dtype), 4, view.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     throw DeviceError(std::string(operation) + ": cuTensorMapEncodeTiled failed with code " + std::to_string(result) +
                       " for " + to_string(view));
+  return map;
+}
+
+CUtensorMap make_tensor_map(const MatrixView& matrix, int box_rows, std::string_view operation) {
+  static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encoder(operation);
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(matrix.columns), static_cast<cuuint64_t>(matrix.rows)};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(matrix.pitch) * 2};
+  const cuuint32_t box[2] = {64, static_cast<cuuint32_t>(box_rows)}, steps[2] = {1, 1};
+  CUtensorMap map;
+  const CUresult result = encode(&map, element_type(matrix.dtype), 2, const_cast<void*>(matrix.data), sizes, strides,
+                                 box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS)
+    throw DeviceError(std::string(operation) + ": cuTensorMapEncodeTiled failed with code " + std::to_string(result) +
+                      " for a matrix of " + std::to_string(matrix.rows) + " x " + std::to_string(matrix.columns));
   return map;
 }
 

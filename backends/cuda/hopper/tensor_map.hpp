@@ -19,4 +19,13 @@ bool copyable(const TensorView& view);
 /// (column, row, head, sequence), the last 0 when packed. 16-bit elements.
 CUtensorMap make_tensor_map(const TensorView& view, int rows, std::string_view operation);
 
+/// A matrix of 16-bit elements with `pitch` elements from row to row, as boxes of `box_rows` x 64 elements with the
+/// 128-byte swizzle: coordinates (column, row). Address and pitch are multiples of 16 bytes; nothing may be 0.
+struct MatrixView {
+  const void* data;
+  DType dtype;
+  std::int64_t rows, columns, pitch;
+};
+CUtensorMap make_tensor_map(const MatrixView& matrix, int box_rows, std::string_view operation);
+
 }  // namespace dsalt::cuda::hopper

@@ -24,6 +24,11 @@ __device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.
 __device__ inline void barrier_arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
+/// One arrival for a warp, after everything that its lanes have read.
+__device__ inline void release_by_warp(Barrier* barrier, int lane) {
+  __syncwarp();
+  if (lane == 0) barrier_arrive(barrier);
+}
 /// Arrives, and adds `bytes` to what the phase waits for.
 __device__ inline void barrier_expect(Barrier* barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
@@ -49,6 +54,15 @@ __device__ inline void tma_load(void* shared, const CUtensorMap* map, Barrier* b
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
       "[%2];" ::"r"(shared_address(shared)),
       "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(head), "r"(sequence)
+      : "memory");
+}
+
+/// The same from a matrix.
+__device__ inline void tma_load(void* shared, const CUtensorMap* map, Barrier* barrier, int column, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+          shared_address(shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row)
       : "memory");
 }
 

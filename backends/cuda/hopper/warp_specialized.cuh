@@ -1,5 +1,5 @@
-// The entry of the kernels that are made of a copying warp and computing warpgroups. `F` has Parameters, threads,
-// shared_bytes, init_barriers() and run(thread).
+// The entry of the kernels that copy with TMA and multiply with wgmma. `F` has Parameters, threads,
+// blocks_per_multiprocessor, shared_bytes, init_barriers() and run(thread).
 #pragma once
 
 #include "tma.cuh"
