@@ -159,9 +159,7 @@ struct Product {
                                                             advance(b, step * b_step), true);
       wgmma_commit();
     }
-    __device__ void release(int of) const {
-      release_by_warp(&f.barriers.empty[of % stages], lane);
-    }
+    __device__ void release(int of) const { release_by_warp(&f.barriers.empty[of % stages], lane); }
 
     __device__ void multiply(int steps) {
 #pragma unroll
