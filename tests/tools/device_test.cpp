@@ -40,7 +40,8 @@ BOOST_AUTO_TEST_CASE(is_verified_in_both_modes) {
         run_on_device("verify --backend cuda --quick --case '*swiglu*_f32' --json " + json + std::string(mode));
     BOOST_TEST(outcome.code == 0, outcome.out << outcome.err);
     BOOST_TEST(contains(outcome.out, "Verification of cuda:0"), outcome.out);
-    for (const Json& result : Json::parse(read_file(json))["results"])
+    const Json report = Json::parse(read_file(json));  // lives as long as the loop over its results
+    for (const Json& result : report["results"])
       BOOST_TEST((result["backend"] == "cuda:0" || result["backend"] == "reference"));
   }
 }
