@@ -13,11 +13,11 @@ __global__ void planted_kernel(const unsigned char* tile, float* to, int product
   shared[threadIdx.x] = tile[threadIdx.x];
   __syncthreads();
   const std::uint64_t operand = tile_descriptor(shared);
-  float d[16] = {};
+  float d[32] = {};
   for (int n = 0; n < products; ++n) {
     keep_in_registers(d);
     wgmma_fence();
-    Wgmma<32>::shared_shared<bf16, Major::k, Major::k>(d, operand, operand, true);
+    Wgmma<64>::shared_shared<bf16, Major::k, Major::k>(d, operand, operand, true);
     wgmma_commit();
 #ifndef SOUND
     d[1] += 1;
@@ -25,5 +25,5 @@ __global__ void planted_kernel(const unsigned char* tile, float* to, int product
     wgmma_wait<0>();
     keep_in_registers(d);
   }
-  for (int n = 0; n < 16; ++n) to[threadIdx.x * 16 + n] = d[n];
+  for (int n = 0; n < 32; ++n) to[threadIdx.x * 32 + n] = d[n];
 }
