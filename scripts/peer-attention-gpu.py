@@ -21,7 +21,7 @@ sys.dont_write_bytecode = True  # leave no caches beside the sources
 from peer_attention.errors import Disagreement, Missing  # noqa: E402  (the other parts need torch: see main)
 
 EXAMPLES = """examples:
-  scripts/peer-attention-gpu.py                                # every group, about half an hour
+  scripts/peer-attention-gpu.py                                # every group
   scripts/peer-attention-gpu.py --quick                        # two small shapes, a minute: does everything run?
   scripts/peer-attention-gpu.py --group short --json short.json
 

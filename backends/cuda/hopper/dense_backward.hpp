@@ -6,7 +6,7 @@
 
 namespace dsalt::cuda::hopper {
 
-/// Calls that takes_dense() takes (dense_call.cuh) and that ask for a gradient of q, k or v.
+/// For calls that takes_dense() takes (dense_call.cuh) and that ask for a gradient of q, k or v.
 bool takes_dense_backward(const Context& context, const AttentionProblem& problem, const AttentionInputs& inputs,
                           const AttentionGradients& gradients);
 
