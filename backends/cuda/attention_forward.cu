@@ -7,6 +7,7 @@
 // prefill.
 #include "attention_rows.cuh"
 #include "cuda_backend.hpp"
+#include "hopper/dense_call.cuh"
 #include "hopper/dense_forward.hpp"
 
 namespace dsalt::cuda {
@@ -239,8 +240,7 @@ void CudaBackend::attention_forward(const AttentionProblem& problem, const Atten
                                     const AttentionOutputs& outputs) {
   const CurrentDevice current(context_.device);
 #ifndef DSALT_EMULATED
-  if (hopper::takes_dense_forward(context_, problem, inputs))
-    return hopper::dense_forward(context_, problem, inputs, outputs);
+  if (hopper::takes_dense(context_, problem, inputs)) return hopper::dense_forward(context_, problem, inputs, outputs);
 #endif
   constexpr const char* operation = "attention_forward";
   LandmarkLists lists(context_, operation, inputs);

@@ -335,20 +335,21 @@ struct DenseBackward {
   }
 };
 
+/// The n-th of a call's query tiles, head after head: its sequence (-1: there is none), head and number.
+__device__ inline Tile query_tile(const DenseCall& call, int n) {
+  const int rest = n / call.tiles, index = n % call.tiles;
+  if (call.packed_tiles == nullptr) return {rest / call.hq, rest % call.hq, index};
+  const int2 tile = call.packed_tiles[index];
+  return {tile.x, rest, tile.y};
+}
+
 /// Before: statistics of every query row of a slot, zeros in its dq and its turn. One block of 128 threads per slot of
 /// a head.
 template <class T, int kHead, int kRows>
 __global__ void dense_backward_prepare_kernel(DenseCall call, QuerySlots slots, Rows<const T> out, Rows<const T> dout,
                                               Rows<const float> lse, Rows<const float> dlse) {
-  const int n = static_cast<int>(blockIdx.x);
-  int b = 0, h = 0, m = 0;
-  if (call.packed_tiles != nullptr) {
-    const int2 tile = call.packed_tiles[n % call.tiles];
-    if (tile.x < 0) return;
-    b = tile.x, h = n / call.tiles, m = tile.y;
-  } else {
-    m = n % call.tiles, h = n / call.tiles % call.hq, b = n / call.tiles / call.hq;
-  }
+  const auto [b, h, m] = query_tile(call, static_cast<int>(blockIdx.x));
+  if (b < 0) return;
   const Extent extent = extent_of(call, b);
   const std::int64_t slot = slots.slot(call, kRows, b, h, m);
   float4* dq = reinterpret_cast<float4*>(slots.dq + slot * kRows * kHead);
@@ -385,15 +386,8 @@ __global__ void dense_backward_prepare_kernel(DenseCall call, QuerySlots slots, 
 /// After: dq = scale * sums, from thread order to rows. One block of 256 threads per slot of a head.
 template <class T, int kHead, int kRows>
 __global__ void dense_backward_finish_kernel(DenseCall call, QuerySlots slots, Rows<T> to, float scale) {
-  const int n = static_cast<int>(blockIdx.x);
-  int b = 0, h = 0, m = 0;
-  if (call.packed_tiles != nullptr) {
-    const int2 tile = call.packed_tiles[n % call.tiles];
-    if (tile.x < 0) return;
-    b = tile.x, h = n / call.tiles, m = tile.y;
-  } else {
-    m = n % call.tiles, h = n / call.tiles % call.hq, b = n / call.tiles / call.hq;
-  }
+  const auto [b, h, m] = query_tile(call, static_cast<int>(blockIdx.x));
+  if (b < 0) return;
   const Extent extent = extent_of(call, b);
   const int thread = static_cast<int>(threadIdx.x), half = thread / 128, lane = thread % 32;
   const float* sums = slots.dq + slots.slot(call, kRows, b, h, m) * kRows * kHead + half * 64 * 64 + thread % 128 * 4;

@@ -120,10 +120,6 @@ struct Call {
 
 }  // namespace
 
-bool takes_dense_forward(const Context& context, const AttentionProblem& problem, const AttentionInputs& in) {
-  return takes_dense(context, problem, in);
-}
-
 void dense_forward(const Context& context, const AttentionProblem& problem, const AttentionInputs& inputs,
                    const AttentionOutputs& outputs) {
   AttentionInputs in = inputs;

@@ -7,8 +7,6 @@
 namespace dsalt::cuda::hopper {
 
 /// For calls that takes_dense() takes (dense_call.cuh).
-bool takes_dense_forward(const Context& context, const AttentionProblem& problem, const AttentionInputs& inputs);
-
 void dense_forward(const Context& context, const AttentionProblem& problem, const AttentionInputs& inputs,
                    const AttentionOutputs& outputs);
 
