@@ -276,10 +276,8 @@ void backward_of(const Context& context, const AttentionProblem& problem, const 
 void CudaBackend::attention_backward(const AttentionProblem& problem, const AttentionInputs& inputs,
                                      const AttentionSaved& saved, const AttentionGradients& gradients) {
   const CurrentDevice current(context_.device);
-#ifndef DSALT_EMULATED
   if (hopper::takes_dense_backward(context_, problem, inputs, gradients))
     return hopper::dense_backward(context_, problem, inputs, saved, gradients);
-#endif
   LandmarkLists lists(context_, operation, inputs);
   const CleanLists clean = lists.prepare(problem, inputs);
   for_floating(inputs.q.dtype, [&](auto tag) {

@@ -239,9 +239,7 @@ __global__ void __launch_bounds__(attention_threads)
 void CudaBackend::attention_forward(const AttentionProblem& problem, const AttentionInputs& inputs,
                                     const AttentionOutputs& outputs) {
   const CurrentDevice current(context_.device);
-#ifndef DSALT_EMULATED
   if (hopper::takes_dense(context_, problem, inputs)) return hopper::dense_forward(context_, problem, inputs, outputs);
-#endif
   constexpr const char* operation = "attention_forward";
   LandmarkLists lists(context_, operation, inputs);
   const CleanLists clean = lists.prepare(problem, inputs);

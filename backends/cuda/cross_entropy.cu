@@ -18,9 +18,7 @@
 #include "cross_entropy_gradients.cuh"
 #include "cross_entropy_rows.cuh"
 #include "cuda_backend.hpp"
-#ifndef DSALT_EMULATED
 #include "hopper/cross_entropy_products.hpp"
-#endif
 
 namespace dsalt::cuda {
 namespace {
@@ -171,12 +169,10 @@ class CrossEntropy {
       weight_.data = packed_weight_->data();
       weight_.pitch = pitch_;
     }
-#ifndef DSALT_EMULATED
     if constexpr (is_16_bit<T>) {
       hopper_ = rows_ > 0 && hopper::takes_cross_entropy(context_, d_, vocabulary_, weight_.pitch);
       if (hopper_) tile_columns_ = hopper::logits_columns;
     }
-#endif
     tiles_ = ceil_div(vocabulary_, tile_columns_);
   }
 
@@ -289,19 +285,15 @@ class CrossEntropy {
   }
 
   // The products, by Hopper's kernels or the portable ones.
-#ifndef DSALT_EMULATED
   hopper::CrossEntropyMatrices<T> matrices(const Rows& rows, T* dz, std::int64_t dz_pitch) const {
     return {operation_, rows.hidden.data(), pitch_, weight_.data, weight_.pitch, dz, dz_pitch, d_, vocabulary_};
   }
-#endif
 
   template <bool keep>
   void logits_tiles(const RowChunk& part, const Rows& rows, T* kept, std::int64_t kept_pitch) const {
-#ifndef DSALT_EMULATED
     if constexpr (is_16_bit<T>)
       if (hopper_)
         return hopper::cross_entropy_logits(context_, matrices(rows, kept, kept_pitch), part, labels_, rows.sums);
-#endif
     using Tile = LogitsTile<T>;
     launch(context_, operation_, cross_entropy_logits_kernel<T, keep>, grid(ceil_div(part.most, Tile::rows) * tiles_),
            Tile::threads, Tile::shared_bytes, Operand<T>{rows.hidden.data(), pitch_, part.most}, weight_, d_, part,
@@ -310,11 +302,9 @@ class CrossEntropy {
 
   void dhidden_sums(const RowChunk& part, const Rows& rows, T* dz, std::int64_t dz_pitch, std::int64_t segment,
                     Real* sums) const {
-#ifndef DSALT_EMULATED
     if constexpr (is_16_bit<T>)
       if (hopper_)
         return hopper::cross_entropy_dhidden(context_, matrices(rows, dz, dz_pitch), part, segment, sums, pitch_);
-#endif
     using Tile = HiddenTile<T>;
     const std::int64_t tiles = ceil_div(d_, Tile::columns) * ceil_div(part.most, Tile::rows);
     launch(context_, operation_, cross_entropy_dhidden_kernel<T>, grid(tiles * ceil_div(vocabulary_, segment)),
@@ -324,12 +314,10 @@ class CrossEntropy {
 
   void dweight_sums(const RowChunk& part, const Rows& rows, T* dz, std::int64_t dz_pitch, Real* sums, bool first,
                     bool last, const Upstream<T>& upstream, const View<T, 2>& dweight, bool in_vectors) const {
-#ifndef DSALT_EMULATED
     if constexpr (is_16_bit<T>)
       if (hopper_)
         return hopper::cross_entropy_dweight(context_, matrices(rows, dz, dz_pitch), part, sums, pitch_, first, last,
                                              upstream, dweight, in_vectors);
-#endif
     using Tile = WeightTile<T>;
     const std::int64_t blocks = ceil_div(d_, Tile::columns) * ceil_div(vocabulary_, Tile::rows);
     launch(context_, operation_, cross_entropy_dweight_kernel<T>, grid(blocks), Tile::threads, Tile::shared_bytes, part,

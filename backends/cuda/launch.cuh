@@ -21,7 +21,7 @@ void launch(const Context& context, const char* operation, void (*kernel)(Parame
                                static_cast<int>(shared_bytes)),
           operation, "cudaFuncSetAttribute");
 #ifdef DSALT_EMULATED
-  emulator::run(kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
+  emulator::run(kernel, grid, block, shared_bytes, 1, std::forward<Arguments>(arguments)...);
 #else
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
@@ -58,28 +58,37 @@ struct ClusterLaunch {
   ClusterLaunch(const ClusterLaunch&) = delete;
   ClusterLaunch& operator=(const ClusterLaunch&) = delete;
 };
+#endif
 
 template <class... Parameters, class... Arguments>
 void launch_clusters(const Context& context, const char* operation, void (*kernel)(Parameters...), std::int64_t blocks,
                      int cluster, unsigned threads, std::size_t shared_bytes, Arguments&&... arguments) {
   if (blocks == 0) return;
   context.latest_operation = operation;
+#ifdef DSALT_EMULATED
+  emulator::run(kernel, dim3(static_cast<unsigned>(blocks)), dim3(threads), shared_bytes,
+                static_cast<unsigned>(cluster), std::forward<Arguments>(arguments)...);
+#else
   const ClusterLaunch launch(context, operation, reinterpret_cast<const void*>(kernel), blocks, cluster, threads,
                              shared_bytes);
   check(cudaLaunchKernelEx(&launch.config, kernel, std::forward<Arguments>(arguments)...), operation,
         "the kernel launch");
+#endif
 }
 
 template <class... Parameters>
 int most_resident_clusters(const Context& context, const char* operation, void (*kernel)(Parameters...), int cluster,
                            unsigned threads, std::size_t shared_bytes) {
+#ifdef DSALT_EMULATED
+  return context.multiprocessors / cluster;
+#else
   const ClusterLaunch launch(context, operation, reinterpret_cast<const void*>(kernel), cluster, cluster, threads,
                              shared_bytes);
   int count = 0;
   check(cudaOccupancyMaxActiveClusters(&count, kernel, &launch.config), operation, "cudaOccupancyMaxActiveClusters");
   return count;
-}
 #endif
+}
 
 /// The block's dynamic shared memory, aligned to 1024 bytes where the kernel has no static shared memory.
 template <class T>

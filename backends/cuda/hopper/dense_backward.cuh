@@ -301,12 +301,8 @@ struct DenseBackward {
     /// Blocks start in the order of their numbers, so those of lower key tiles run already or are done: nobody waits
     /// for a block that cannot start.
     __device__ void wait_for_turn(const int* turn) const {
-      if (thread == 0) {
-        int now;
-        do {
-          asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
-        } while (now < f.key_tile);
-      }
+      if (thread == 0)
+        while (load_acquire(turn) < f.key_tile) continue;
       named_sync(2, consumers);
     }
 

@@ -7,8 +7,7 @@
 // Partial results are put together in shared memory, first the block's, then the cluster's, in a fixed order.
 #pragma once
 
-#include <cooperative_groups.h>
-
+#include "cluster.cuh"
 #include "dense_forward.cuh"
 
 namespace dsalt::cuda::hopper {
@@ -242,15 +241,14 @@ struct DenseShort {
 
   /// The results of the cluster's blocks become rows of out and lse: each block finishes some of them.
   __device__ void store_combined(const ForwardWork& w, int thread) const {
-    const auto cluster = cooperative_groups::this_cluster();
-    const int parts = static_cast<int>(cluster.num_blocks()), part = static_cast<int>(cluster.block_rank());
+    const int parts = blocks_of_cluster(), part = rank_in_cluster();
     const int each = (rows + parts - 1) / parts;
     for (int n = thread; n < each * lanes; n += consumers) {
       const int row = part * each + n / lanes, column = n % lanes * 8;
       if (row >= rows || w.row0 + row >= w.extent.nq) continue;
       const Combined c = combine(parts, [&](int other) {
-        return Partial{cluster.map_shared_rank(block_statistics(), other) + row,
-                       cluster.map_shared_rank(partial_rows(0), other) + row * kHead + column};
+        return Partial{in_block_of_cluster(block_statistics(), other) + row,
+                       in_block_of_cluster(partial_rows(0), other) + row * kHead + column};
       });
       const float inverse = c.statistics.sum == 0 ? 0 : __frcp_rn(c.statistics.sum);
       std::uint32_t packed[4];
@@ -275,9 +273,9 @@ struct DenseShort {
     if (computes) consumer.deposit();
     __syncthreads();
     if (computes) combine_splits(thread);
-    cooperative_groups::this_cluster().sync();
+    sync_cluster();
     if (computes) store_combined(part.work, thread);
-    cooperative_groups::this_cluster().sync();  // nobody leaves while others read its part
+    sync_cluster();  // nobody leaves while others read its part
   }
 };
 

@@ -6,12 +6,17 @@
 
 #include <cuda.h>
 
+#ifdef DSALT_EMULATED
+#include "hopper_tma.hpp"  // the same functions on the host
+#endif
+
 namespace dsalt::cuda::hopper {
 
 __device__ inline std::uint32_t shared_address(const void* shared) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
 }
 
+#ifndef DSALT_EMULATED
 /// Counts arrivals and expected bytes; a phase ends when both are complete. Waiters name the parity of the phase they
 /// wait for: the first phase is 0.
 using Barrier = std::uint64_t;
@@ -23,11 +28,6 @@ __device__ inline void barrier_init(Barrier* barrier, int arrivals) {
 __device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ inline void barrier_arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-/// One arrival for a warp, after everything that its lanes have read.
-__device__ inline void release_by_warp(Barrier* barrier, int lane) {
-  __syncwarp();
-  if (lane == 0) barrier_arrive(barrier);
 }
 /// Arrives, and adds `bytes` to what the phase waits for.
 __device__ inline void barrier_expect(Barrier* barrier, std::uint32_t bytes) {
@@ -88,6 +88,13 @@ __device__ inline void reduce_add(float* global, float a, float b, float c, floa
                : "memory");
 }
 
+/// Reads what another block wrote before it released it.
+__device__ inline int load_acquire(const int* global) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(global) : "memory");
+  return value;
+}
+
 /// Ordinary writes to shared memory before this are seen by wgmma and TMA after it.
 __device__ inline void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -113,6 +120,13 @@ __device__ inline void named_sync(int number, int threads) {
 }
 __device__ inline void named_arrive(int number, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+#endif
+
+/// One arrival for a warp, after everything that its lanes have read.
+__device__ inline void release_by_warp(Barrier* barrier, int lane) {
+  __syncwarp();
+  if (lane == 0) barrier_arrive(barrier);
 }
 
 }  // namespace dsalt::cuda::hopper

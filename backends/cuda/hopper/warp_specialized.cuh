@@ -2,6 +2,7 @@
 // blocks_per_multiprocessor, shared_bytes, init_barriers() and run(thread).
 #pragma once
 
+#include "../launch.cuh"
 #include "tma.cuh"
 
 namespace dsalt::cuda::hopper {
@@ -9,8 +10,8 @@ namespace dsalt::cuda::hopper {
 template <class F>
 __global__ __launch_bounds__(F::threads,
                              1) void warp_specialized_kernel(const __grid_constant__ typename F::Parameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ unsigned char memory[];
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(DSALT_EMULATED)
+  unsigned char* const memory = dynamic_shared_memory<unsigned char>();
   const std::uint32_t misaligned = shared_address(memory) % 1024;  // swizzled tiles repeat every 1024 bytes
   F f(p, memory + (misaligned ? 1024 - misaligned : 0));
   if (threadIdx.x == 0) {

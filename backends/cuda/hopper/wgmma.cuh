@@ -15,6 +15,9 @@
 #include <cstdint>
 
 #include "../elements.cuh"
+#ifdef DSALT_EMULATED
+#include "hopper_wgmma.hpp"  // the same instructions on the host
+#endif
 
 namespace dsalt::cuda::hopper {
 
@@ -36,6 +39,7 @@ __device__ inline std::uint64_t advance(std::uint64_t descriptor, std::uint32_t 
   return descriptor + (bytes >> 4);
 }
 
+#ifndef DSALT_EMULATED
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int pending>
@@ -202,5 +206,6 @@ struct Wgmma<128> {
     }
   }
 };
+#endif
 
 }  // namespace dsalt::cuda::hopper

@@ -3,6 +3,7 @@
 
 #include "wgmma.cuh"
 
+#ifndef DSALT_EMULATED
 namespace dsalt::cuda::hopper {
 
 template <>
@@ -77,3 +78,4 @@ struct Wgmma<256> {
 };
 
 }  // namespace dsalt::cuda::hopper
+#endif

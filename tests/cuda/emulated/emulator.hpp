@@ -41,16 +41,20 @@ void barrier();
 const unsigned char* exchange(std::uint32_t mask, const void* value, std::size_t bytes);
 int lane();
 void* dynamic_shared_memory();
-void run_blocks(dim3 grid, dim3 block, std::size_t shared_bytes, void (*body)(void*), void* argument);
+/// As instructions see it: relative to the block's shared memory.
+std::uint32_t shared_address(const void* shared);
+/// Blocks run one after the other, those of a cluster together.
+void run_blocks(dim3 grid, dim3 block, std::size_t shared_bytes, unsigned cluster, void (*body)(void*), void* argument);
 
 template <class... Parameters, class... Arguments>
-void run(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes, Arguments&&... arguments) {
+void run(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes, unsigned cluster,
+         Arguments&&... arguments) {
   struct Call {
     void (*kernel)(Parameters...);
     std::tuple<std::decay_t<Parameters>...> parameters;
   } call{kernel, {std::forward<Arguments>(arguments)...}};
   run_blocks(
-      grid, block, shared_bytes,
+      grid, block, shared_bytes, cluster,
       [](void* argument) {
         Call& c = *static_cast<Call*>(argument);
         std::apply(c.kernel, c.parameters);
@@ -114,6 +118,7 @@ inline void copy_async_16(void* shared, const void* global, int bytes) {
 }  // namespace emulator
 
 // What device code calls.
+inline std::size_t __cvta_generic_to_shared(const void* shared) { return emulator::shared_address(shared); }
 inline void __syncthreads() { emulator::barrier(); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}

@@ -1,13 +1,57 @@
 // The few functions of the CUDA runtime that the module calls, on host memory: everything is done at once, in order.
-// Device memory that nobody wrote is NaN.
+// Device memory that nobody wrote is NaN. DSALT_EMULATED_CAPABILITY=90 makes the device a Hopper; it is an Ampere (80)
+// otherwise.
 #include <cstdlib>
 #include <cstring>
 
 #include <cuda_runtime_api.h>
 
+#include "tensor_map.hpp"
+
 namespace {
+
 int current_device = 0;
 constexpr int device_count = 2;
+
+bool hopper() {
+  const char* capability = std::getenv("DSALT_EMULATED_CAPABILITY");
+  return capability != nullptr && std::strcmp(capability, "90") == 0;
+}
+
+/// cuTensorMapEncodeTiled, as far as the module uses it. What the driver would refuse is refused.
+CUresult encode_tensor_map(CUtensorMap* to, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                           const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
+                           const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                           CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
+  const bool is_16_bit = type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  if ((!is_16_bit && type != CU_TENSOR_MAP_DATA_TYPE_FLOAT32) || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE ||
+      swizzle != CU_TENSOR_MAP_SWIZZLE_128B || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  emulator::TensorMap map{emulator::TensorMap::expected_magic,
+                          rank,
+                          is_16_bit ? 2u : 4u,
+                          static_cast<const unsigned char*>(address),
+                          {},
+                          {},
+                          {}};
+  if (rank < 1 || rank > 5 || reinterpret_cast<std::uintptr_t>(address) % 16 != 0) return CUDA_ERROR_INVALID_VALUE;
+  map.strides[0] = map.element_bytes;
+  for (cuuint32_t d = 0; d < rank; ++d) {
+    if (sizes[d] < 1 || sizes[d] > cuuint64_t{1} << 32 || box[d] < 1 || box[d] > 256 || steps[d] != 1)
+      return CUDA_ERROR_INVALID_VALUE;
+    map.sizes[d] = sizes[d];
+    map.box[d] = box[d];
+    if (d == 0) continue;
+    if (strides[d - 1] % 16 != 0 || strides[d - 1] == 0 || strides[d - 1] >= cuuint64_t{1} << 40)
+      return CUDA_ERROR_INVALID_VALUE;
+    map.strides[d] = strides[d - 1];
+  }
+  if (box[0] * map.element_bytes != 128) return CUDA_ERROR_INVALID_VALUE;  // less is allowed, but nobody uses it
+  std::memset(to, 0xff, sizeof *to);
+  std::memcpy(to, &map, sizeof map);
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 extern "C" {
@@ -22,15 +66,22 @@ cudaError_t cudaSetDevice(int device) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = cudaDeviceProp{};
   std::strcpy(properties->name, "emulated on the host");
-  properties->major = 8;
-  properties->multiProcessorCount = 2;
-  properties->sharedMemPerBlockOptin = 163 * 1024;
+  properties->major = hopper() ? 9 : 8;
+  properties->multiProcessorCount = hopper() ? 8 : 2;
+  properties->sharedMemPerBlockOptin = (hopper() ? 227 : 163) * 1024;
   return cudaSuccess;
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   return *attributes = cudaFuncAttributes{}, cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  const bool known = std::strcmp(name, "cuTensorMapEncodeTiled") == 0;
+  *function = known ? reinterpret_cast<void*>(&encode_tensor_map) : nullptr;
+  *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "an emulated failure"; }
 

@@ -1,0 +1,79 @@
+// Inside the emulator: blocks, their threads, and what threads wait for.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "emulator.hpp"
+
+namespace emulator {
+
+[[noreturn, gnu::format(printf, 1, 2)]] void give_up(const char* format, ...);
+
+/// From a generator that is seeded by DSALT_EMULATED_SEED (0 if unset): the same in every run.
+std::uint32_t random_number();
+
+struct Warp {
+  std::uint64_t generation = 0;
+  std::uint32_t arrived = 0, mask = 0, live = 0;
+  alignas(16) unsigned char slots[2][32 * 64];
+};
+
+/// __syncthreads, or a barrier of some threads.
+struct BlockBarrier {
+  std::uint64_t generation = 0;
+  int arrived = 0, needed = 0;  // needed: named barriers, as the first to arrive says
+};
+
+struct Warpgroup;  // wgmma.cpp
+
+struct Block {
+  uint3 index{};
+  unsigned rank = 0;  // in its cluster
+  unsigned char* shared = nullptr;
+  std::vector<Warp> warps;
+  int live_threads = 0, votes = 0, votes_of_last = 0;
+  BlockBarrier all;                    // __syncthreads
+  std::array<BlockBarrier, 16> named;  // number 0 is not used
+  std::vector<std::unique_ptr<Warpgroup, void (*)(Warpgroup*)>> warpgroups;
+};
+
+struct WgmmaThread;  // wgmma.cpp
+
+struct Thread {
+  void* stack_pointer = nullptr;
+  char* stack = nullptr;
+  Block* block = nullptr;
+  unsigned number = 0;
+  uint3 index{};
+  bool done = false, spins = false;
+  // It waits while (*word & mask) == value; null: it does not wait.
+  const std::uint64_t* word = nullptr;
+  std::uint64_t mask = 0, value = 0;
+  const char* what = nullptr;
+  std::unique_ptr<WgmmaThread, void (*)(WgmmaThread*)> wgmma{nullptr, nullptr};
+};
+
+Thread& running_thread();
+
+/// The running thread goes on only when (*word & mask) != value. `what` completes "waits for".
+void wait_while(const std::uint64_t* word, std::uint64_t mask, std::uint64_t value, const char* what);
+
+/// Shared memory as the running block addresses it: its bytes start where the system's 1024 end, as on a device.
+constexpr std::uint32_t system_shared_bytes = 1024, most_shared_bytes = 227 * 1024;
+std::uint32_t launched_shared_bytes();  // of each block of the running kernel
+/// The place of `bytes` at a shared address of `block`. Outside of its shared memory: the end.
+unsigned char* in_shared(const Block& block, std::uint32_t address, std::uint32_t bytes, const char* what);
+
+/// What is under way of `block`, all blocks' copies, and doing one of them: see copies.cpp.
+bool do_some_copy();
+bool has_copies(const Block& block);
+/// Says what a word that somebody waits for is.
+std::string describe_barrier(std::uint64_t word);
+
+/// Called at the end of a thread.
+void check_wgmma_done(const Thread& thread);
+
+}  // namespace emulator
