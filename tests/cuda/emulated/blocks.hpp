@@ -18,6 +18,7 @@ std::uint32_t random_number();
 struct Warp {
   std::uint64_t generation = 0;
   std::uint32_t arrived = 0, mask = 0, live = 0;
+  unsigned pause = 0;  // rounds in which it does not run
   alignas(16) unsigned char slots[2][32 * 64];
 };
 
@@ -37,6 +38,7 @@ struct Block {
   int live_threads = 0, votes = 0, votes_of_last = 0;
   BlockBarrier all;                    // __syncthreads
   std::array<BlockBarrier, 16> named;  // number 0 is not used
+  std::vector<bool> unfenced;  // 16 bytes each of shared addresses: stored by stmatrix, unknown to the async proxy
   std::vector<std::unique_ptr<Warpgroup, void (*)(Warpgroup*)>> warpgroups;
 };
 
@@ -53,6 +55,7 @@ struct Thread {
   const std::uint64_t* word = nullptr;
   std::uint64_t mask = 0, value = 0;
   const char* what = nullptr;
+  std::vector<std::uint32_t> unfenced;  // shared addresses of its stores since its last fence
   std::unique_ptr<WgmmaThread, void (*)(WgmmaThread*)> wgmma{nullptr, nullptr};
 };
 
@@ -60,6 +63,13 @@ Thread& running_thread();
 
 /// The running thread goes on only when (*word & mask) != value. `what` completes "waits for".
 void wait_while(const std::uint64_t* word, std::uint64_t mask, std::uint64_t value, const char* what);
+
+/// Rounds of all threads so far, and after how many something is done that takes time.
+std::uint64_t current_round();
+std::uint64_t some_later_round();
+void wait_for_round(std::uint64_t round);
+/// Now and then lets other threads run: where these may rely on nothing that the running thread does next.
+void preempt();
 
 /// Shared memory as the running block addresses it: its bytes start where the system's 1024 end, as on a device.
 constexpr std::uint32_t system_shared_bytes = 1024, most_shared_bytes = 227 * 1024;
@@ -73,7 +83,8 @@ bool has_copies(const Block& block);
 /// Says what a word that somebody waits for is.
 std::string describe_barrier(std::uint64_t word);
 
-/// Called at the end of a thread.
+/// Called at the end of a thread, and of a block.
 void check_wgmma_done(const Thread& thread);
+void check_wgmma_done(const Block& block);
 
 }  // namespace emulator

@@ -152,6 +152,7 @@ void barrier_arrive(std::uint64_t* barrier, std::uint32_t expected_bytes) {
   state.bytes += expected_bytes;
   --state.pending;
   store(barrier, state);
+  preempt();
 }
 
 void barrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
@@ -185,10 +186,19 @@ void load_bytes(void* shared, const void* global, std::uint32_t bytes, std::uint
 void stmatrix_x4(void* row, const std::uint32_t (&r)[4]) {
   if (shared_address(row) % 16 != 0) give_up("stmatrix: a row is not aligned to 16 bytes");
   const unsigned char* rows = exchange(0xffffffffu, &row, sizeof row);
-  for (int matrix = 0; matrix < 4; ++matrix)
-    std::memcpy(from_lane<unsigned char*>(rows, 8 * matrix + lane() / 4) + lane() % 4 * 4, &r[matrix], 4);
+  Thread& thread = running_thread();
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    unsigned char* const to = from_lane<unsigned char*>(rows, 8 * matrix + lane() / 4);
+    std::memcpy(to + lane() % 4 * 4, &r[matrix], 4);
+    thread.unfenced.push_back(shared_address(to));
+    thread.block->unfenced[shared_address(to) / 16] = true;
+  }
 }
 
-void async_proxy_fence() {}
+void async_proxy_fence() {
+  Thread& thread = running_thread();
+  for (const std::uint32_t address : thread.unfenced) thread.block->unfenced[address / 16] = false;
+  thread.unfenced.clear();
+}
 
 }  // namespace emulator

@@ -57,6 +57,7 @@ void* scheduler_stack = nullptr;
 void (*body)(void*) = nullptr;
 void* body_argument = nullptr;
 std::uint32_t shared_bytes_of_launch = 0;
+std::uint64_t rounds = 0;
 int live_threads = 0;  // of the cluster
 BlockBarrier cluster_barrier;
 
@@ -103,6 +104,7 @@ void fiber_main() {
   finish_collective_if_complete(warp);
   if (block.live_threads == 0) {
     if (has_copies(block)) give_up("the block ends with copies under way");
+    check_wgmma_done(block);
     for (std::size_t n = 0; n < guard_bytes; ++n)
       if (block.shared[shared_bytes_of_launch + n] != guard) give_up("wrote past the end of shared memory");
     std::memset(block.shared, 0xff, shared_bytes_of_launch);  // other blocks of the cluster must not read it any more
@@ -125,6 +127,7 @@ void prepare(Thread& thread) {
   thread.stack_pointer = top;
   thread.done = thread.spins = false;
   thread.word = nullptr;
+  thread.unfenced.clear();
   thread.wgmma.reset();
 }
 
@@ -156,6 +159,7 @@ void run_cluster(unsigned count, unsigned threads_per_block) {
     block.all = {};
     block.named = {};
     block.warpgroups.clear();
+    block.unfenced.assign((system_shared_bytes + most_shared_bytes) / 16, false);
     block.warps.assign((threads_per_block + 31) / 32, Warp{});
     for (unsigned t = 0; t < threads_per_block; ++t) {
       Thread& thread = threads[n * threads_per_block + t];
@@ -168,11 +172,21 @@ void run_cluster(unsigned count, unsigned threads_per_block) {
   }
   const unsigned all = count * threads_per_block;
   while (live_threads > 0) {
-    bool progress = false;
-    // Warps come in a new order every time: no kernel may rely on one.
-    const unsigned start = count * threads_per_block > 32 ? random_number() % (all / 32) * 32 : 0;
+    bool progress = false, paused = false;
+    // Warps start at another one every time, and now and then one stays behind: no kernel may rely on an order.
+    const unsigned start = all > 32 ? random_number() % (all / 32) * 32 : 0;
+    for (Block& block : blocks)
+      for (Warp& warp : block.warps)
+        if (warp.pause > 0)
+          --warp.pause;
+        else if (random_number() % 16 == 0)
+          warp.pause = random_number() % 32;
     for (unsigned n = 0; n < all; ++n) {
       Thread& thread = threads[(start + n) % all];
+      if (warp_of(thread).pause > 0) {
+        paused = true;
+        continue;
+      }
       if (thread.done || (thread.word != nullptr && (*thread.word & thread.mask) == thread.value)) continue;
       thread.word = nullptr;
       thread.spins = false;
@@ -182,7 +196,14 @@ void run_cluster(unsigned count, unsigned threads_per_block) {
       dsalt_emulator_switch(&scheduler_stack, thread.stack_pointer);
       progress |= !thread.spins;
     }
-    if (!progress && !do_some_copy()) report_deadlock();
+    ++rounds;
+    if (random_number() % 8 == 0) progress |= do_some_copy();
+    if (progress) continue;
+    if (paused)
+      for (Block& block : blocks)
+        for (Warp& warp : block.warps) warp.pause = 0;
+    else if (!do_some_copy())
+      report_deadlock();
   }
 }
 
@@ -217,6 +238,22 @@ void wait_while(const std::uint64_t* word, std::uint64_t mask, std::uint64_t val
   running->value = value;
   running->what = what;
   yield();
+}
+
+std::uint64_t current_round() { return rounds; }
+std::uint64_t some_later_round() {
+  switch (random_number() % 8) {
+    case 0: return rounds + random_number() % 64;
+    case 1: return rounds + random_number() % 8;
+    default: return rounds;
+  }
+}
+void wait_for_round(std::uint64_t round) {
+  while (rounds < round) wait_while(&rounds, ~std::uint64_t{0}, rounds, "its time");
+}
+
+void preempt() {
+  if (random_number() % 4 == 0) yield();
 }
 
 void spin() {
@@ -255,7 +292,10 @@ void named_barrier(int number, int count, bool wait) {
   const std::uint64_t generation = barrier.generation;
   ++barrier.arrived;
   finish_if_complete(barrier, count);
-  if (wait) wait_while(&barrier.generation, ~std::uint64_t{0}, generation, "a named barrier");
+  if (wait)
+    wait_while(&barrier.generation, ~std::uint64_t{0}, generation, "a named barrier");
+  else
+    preempt();
 }
 
 unsigned blocks_of_cluster() { return static_cast<unsigned>(blocks.size()); }

@@ -1,10 +1,11 @@
 // The products of warpgroups (wgmma) on emulated shared memory.
 //
-// Each of a warpgroup's 128 threads hands in its part of an instruction and goes on. The product is computed after the
-// last of them, at once or when the first thread waits for it. D is taken out of a thread's registers, which get NaN,
-// and put back at that thread's own wait.
+// Each of a warpgroup's 128 threads hands in its part of an instruction and goes on. Each warp has 16 rows of D, which
+// are computed when all of its lanes have done so: at once, or some time after the first of them waits. D is taken out
+// of a thread's registers, which get NaN, and put back at that thread's own wait.
 #include "hopper_wgmma.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <deque>
 
@@ -13,18 +14,19 @@
 namespace emulator {
 namespace {
 
-constexpr unsigned group_threads = 128;
+constexpr unsigned group_threads = 128, group_warps = 4;
 constexpr std::uint32_t poison = 0x7fa5a5a5;  // a signalling NaN: arithmetic does not leave it as it is
 
 struct Sums {
-  int threads = 0;  // that have them in flight
+  unsigned threads = 0;  // that have not got them back
   float at[64 * 256];
 };
 
 struct Product {
   WgmmaShape shape{};
   bool add = false;
-  unsigned group = 0, threads = 0;  // threads: that have issued it
+  unsigned group = 0, lanes[group_warps] = {};  // lanes: of each warp that have issued it
+  std::uint64_t ready[group_warps] = {};        // round in which it has happened for a warp that waits
   std::uint64_t a = 0, b = 0;
   std::uint16_t a_rows[64][16];
   Sums* sums = nullptr;
@@ -34,9 +36,9 @@ struct Product {
 
 struct Warpgroup {
   std::deque<Product> products;
-  std::uint64_t first = 0;     // number of products.front()
-  std::uint64_t complete = 0;  // issued by all threads
-  std::uint64_t executed = 0;
+  std::uint64_t first = 0;                   // number of products.front()
+  std::uint64_t issued[group_warps] = {};    // by all lanes of a warp
+  std::uint64_t executed[group_warps] = {};  // for a warp
   std::deque<Sums> sums;
 
   Product& product(std::uint64_t n) { return products[n - first]; }
@@ -112,37 +114,39 @@ struct Operand {
   }
   /// 16 bytes, eight elements of the contiguous dimension.
   void read(std::uint32_t address, std::uint16_t (&to)[8]) const {
-    std::memcpy(to, in_shared(block, address ^ (address >> 7 & 7) << 4, 16, "wgmma"), 16);
+    const std::uint32_t swizzled = address ^ (address >> 7 & 7) << 4;
+    std::memcpy(to, in_shared(block, swizzled, 16, "wgmma"), 16);
+    if (block.unfenced[swizzled / 16]) give_up("wgmma reads what was stored without an async_proxy_fence()");
   }
-  /// Element k of row (A) or column (B) n is to[n * of_row + k * of_k].
-  void gather(bool transposed, int count, bool is_half, float* to, int of_row, int of_k) const {
+  /// Element k of row (A) or column (B) first + n is to[n * of_row + k * of_k].
+  void gather(bool transposed, int first, int count, bool is_half, float* to, int of_row, int of_k) const {
     const auto value = is_half ? half_value : bf16_value;
     std::uint16_t piece[8];
     if (!transposed) {
-      for (int n = 0; n < count; ++n)
+      for (int n = first; n < first + count; ++n)
         for (int k = 0; k < 16; k += 8) {
           read(start + static_cast<std::uint32_t>(n / 8) * stride + static_cast<std::uint32_t>(n % 8 * 128 + k * 2),
                piece);
-          for (int e = 0; e < 8; ++e) to[n * of_row + (k + e) * of_k] = value(piece[e]);
+          for (int e = 0; e < 8; ++e) to[(n - first) * of_row + (k + e) * of_k] = value(piece[e]);
         }
     } else {
       for (int k = 0; k < 16; ++k)
-        for (int n = 0; n < count; n += 8) {
+        for (int n = first; n < first + count; n += 8) {
           read(start + static_cast<std::uint32_t>(n / 64) * leading + static_cast<std::uint32_t>(k / 8) * stride +
                    static_cast<std::uint32_t>(k % 8 * 128 + n % 64 * 2),
                piece);
-          for (int e = 0; e < 8; ++e) to[(n + e) * of_row + k * of_k] = value(piece[e]);
+          for (int e = 0; e < 8; ++e) to[(n - first + e) * of_row + k * of_k] = value(piece[e]);
         }
     }
   }
 };
 
-/// sums [64, columns] += a [64, 16] b [16, columns]
+/// sums [16, columns] += a [16, 16] b [16, columns]
 __attribute__((target_clones("avx512f", "avx2", "default"))) void multiply(float* sums, int columns, const float* a,
                                                                            const float* b) {
   constexpr int width = 32;
   for (int first = 0; first < columns; first += width)
-    for (int row = 0; row < 64; ++row) {
+    for (int row = 0; row < 16; ++row) {
       float sum[width];
       float* const to = sums + row * columns + first;
       for (int j = 0; j < width; ++j) sum[j] = to[j];
@@ -154,25 +158,27 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void multiply(float
     }
 }
 
-void execute(const Block& block, Product& product) {
-  static float a[64 * 16], b[16 * 256];
+/// The 16 rows of one warp.
+void execute(const Block& block, Product& product, unsigned warp) {
+  static float a[16 * 16], b[16 * 256];
   const WgmmaShape& shape = product.shape;
+  const int first = static_cast<int>(16 * warp);
   if (shape.a_in_registers) {
     const auto value = shape.is_half ? half_value : bf16_value;
-    for (int row = 0; row < 64; ++row)
-      for (int k = 0; k < 16; ++k) a[row * 16 + k] = value(product.a_rows[row][k]);
+    for (int row = 0; row < 16; ++row)
+      for (int k = 0; k < 16; ++k) a[row * 16 + k] = value(product.a_rows[first + row][k]);
   } else {
-    Operand(block, product.a).gather(shape.a_transposed, 64, shape.is_half, a, 16, 1);
+    Operand(block, product.a).gather(shape.a_transposed, first, 16, shape.is_half, a, 16, 1);
   }
-  Operand(block, product.b).gather(shape.b_transposed, shape.columns, shape.is_half, b, 1, shape.columns);
-  float* const sums = product.sums->at;
-  if (!product.add) std::fill(sums, sums + 64 * shape.columns, 0.0f);
+  Operand(block, product.b).gather(shape.b_transposed, 0, shape.columns, shape.is_half, b, 1, shape.columns);
+  float* const sums = product.sums->at + first * shape.columns;
+  if (!product.add) std::fill(sums, sums + 16 * shape.columns, 0.0f);
   multiply(sums, shape.columns, a, b);
 }
 
-void execute_until(const Block& block, Warpgroup& group, std::uint64_t end) {
-  for (; group.executed < end; ++group.executed) execute(block, group.product(group.executed));
-  while (group.first < group.executed) {
+void execute_until(const Block& block, Warpgroup& group, unsigned warp, std::uint64_t end) {
+  for (; group.executed[warp] < end; ++group.executed[warp]) execute(block, group.product(group.executed[warp]), warp);
+  while (group.first < *std::min_element(group.executed, group.executed + group_warps)) {
     group.products.pop_front();
     ++group.first;
   }
@@ -190,7 +196,6 @@ WgmmaThread::Accumulator& accumulator_of(WgmmaThread& state, unsigned number, co
     }
   is_new = true;
   Sums* const sums = product.sums;
-  ++sums->threads;
   for_fragment(number, product.shape.columns, [&](int row, int column, int at) {
     std::memcpy(sums->at + row * product.shape.columns + column, d + at, 2 * sizeof(float));
   });
@@ -201,8 +206,12 @@ WgmmaThread::Accumulator& accumulator_of(WgmmaThread& state, unsigned number, co
 
 Sums* free_sums(Warpgroup& group) {
   for (Sums& sums : group.sums)
-    if (sums.threads == 0) return &sums;
-  return &group.sums.emplace_back();
+    if (sums.threads == 0) {
+      sums.threads = group_threads;
+      return &sums;
+    }
+  group.sums.emplace_back().threads = group_threads;
+  return &group.sums.back();
 }
 
 }  // namespace
@@ -244,9 +253,11 @@ void wgmma(const WgmmaShape& shape, float* d, std::uint64_t a, const std::uint32
     for (int n = 0; n < 4; ++n)
       std::memcpy(&product.a_rows[row + n % 2 * 8][lane % 4 * 2 + n / 2 * 8], &a_registers[n], 4);
   }
-  if (++product.threads < group_threads) return;
-  group.complete = number + 1;
-  if (random_number() % 2 == 0) execute_until(*thread.block, group, group.complete);
+  const unsigned warp = thread.number / 32 % group_warps;
+  if (++product.lanes[warp] < 32) return;
+  group.issued[warp] = number + 1;
+  product.ready[warp] = some_later_round();
+  if (random_number() % 4 == 0) execute_until(*thread.block, group, warp, group.issued[warp]);
 }
 
 void wgmma_fence() { state_of(running_thread()).fenced = true; }
@@ -266,9 +277,12 @@ void wgmma_wait(unsigned pending) {
   Warpgroup& group = warpgroup_of(thread);
   const unsigned finished = state.committed - pending;  // groups
   const std::uint64_t needed = state.issued_at_commit[state.issued_at_commit.size() - 1 - pending];
-  while (group.complete < needed)
-    wait_while(&group.complete, ~std::uint64_t{0}, group.complete, "products that other threads have not issued");
-  execute_until(*thread.block, group, std::max(group.executed, needed));
+  const unsigned warp = thread.number / 32 % group_warps;
+  const std::uint64_t& issued = group.issued[warp];
+  while (issued < needed) wait_while(&issued, ~std::uint64_t{0}, issued, "a wgmma that not all of its warp has issued");
+  while (group.executed[warp] < needed && group.product(needed - 1).ready[warp] > current_round())
+    wait_for_round(group.product(needed - 1).ready[warp]);
+  execute_until(*thread.block, group, warp, needed);
   std::erase_if(state.accumulators, [&](const WgmmaThread::Accumulator& accumulator) {
     if (accumulator.group >= finished) return false;
     for (unsigned n = 0; n < accumulator.columns / 2; ++n)
@@ -291,6 +305,11 @@ void wgmma_wait(unsigned pending) {
 
 void check_wgmma_done(const Thread& thread) {
   if (thread.wgmma != nullptr && !thread.wgmma->accumulators.empty()) give_up("a thread ends with products under way");
+}
+
+void check_wgmma_done(const Block& block) {
+  for (const auto& group : block.warpgroups)
+    if (!group->products.empty()) give_up("not all warps of a warpgroup have issued the same wgmma instructions");
 }
 
 }  // namespace emulator
