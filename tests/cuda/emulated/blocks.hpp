@@ -65,7 +65,6 @@ Thread& running_thread();
 void wait_while(const std::uint64_t* word, std::uint64_t mask, std::uint64_t value, const char* what);
 
 /// Rounds of all threads so far, and after how many something is done that takes time.
-std::uint64_t current_round();
 std::uint64_t some_later_round();
 void wait_for_round(std::uint64_t round);
 /// Now and then lets other threads run: where these may rely on nothing that the running thread does next.

@@ -57,7 +57,7 @@ void* scheduler_stack = nullptr;
 void (*body)(void*) = nullptr;
 void* body_argument = nullptr;
 std::uint32_t shared_bytes_of_launch = 0;
-std::uint64_t rounds = 0;
+std::uint64_t rounds = 1;
 int live_threads = 0;  // of the cluster
 BlockBarrier cluster_barrier;
 
@@ -240,11 +240,10 @@ void wait_while(const std::uint64_t* word, std::uint64_t mask, std::uint64_t val
   yield();
 }
 
-std::uint64_t current_round() { return rounds; }
 std::uint64_t some_later_round() {
   switch (random_number() % 8) {
-    case 0: return rounds + random_number() % 64;
-    case 1: return rounds + random_number() % 8;
+    case 0: return rounds + random_number() % 256;
+    case 1: return rounds + random_number() % 16;
     default: return rounds;
   }
 }

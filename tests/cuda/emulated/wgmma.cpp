@@ -1,8 +1,8 @@
 // The products of warpgroups (wgmma) on emulated shared memory.
 //
 // Each of a warpgroup's 128 threads hands in its part of an instruction and goes on. Each warp has 16 rows of D, which
-// are computed when all of its lanes have done so: at once, or some time after the first of them waits. D is taken out
-// of a thread's registers, which get NaN, and put back at that thread's own wait.
+// are computed when all of its lanes have committed them: at once, or some time after the first of them waits. D is
+// taken out of a thread's registers, which get NaN, and put back at that thread's own wait.
 #include "hopper_wgmma.hpp"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct Product {
   WgmmaShape shape{};
   bool add = false;
   unsigned group = 0, lanes[group_warps] = {};  // lanes: of each warp that have issued it
-  std::uint64_t ready[group_warps] = {};        // round in which it has happened for a warp that waits
+  std::uint64_t ready[group_warps] = {};        // round in which it happens at the latest, once a warp waits
   std::uint64_t a = 0, b = 0;
   std::uint16_t a_rows[64][16];
   Sums* sums = nullptr;
@@ -254,19 +254,21 @@ void wgmma(const WgmmaShape& shape, float* d, std::uint64_t a, const std::uint32
       std::memcpy(&product.a_rows[row + n % 2 * 8][lane % 4 * 2 + n / 2 * 8], &a_registers[n], 4);
   }
   const unsigned warp = thread.number / 32 % group_warps;
-  if (++product.lanes[warp] < 32) return;
-  group.issued[warp] = number + 1;
-  product.ready[warp] = some_later_round();
-  if (random_number() % 4 == 0) execute_until(*thread.block, group, warp, group.issued[warp]);
+  if (++product.lanes[warp] == 32) group.issued[warp] = number + 1;
 }
 
 void wgmma_fence() { state_of(running_thread()).fenced = true; }
 
 void wgmma_commit() {
-  WgmmaThread& state = state_of(running_thread());
+  Thread& thread = running_thread();
+  WgmmaThread& state = state_of(thread);
   ++state.committed;
   state.issued_at_commit.push_back(state.issued);
   if (state.issued_at_commit.size() > 8) state.issued_at_commit.pop_front();
+  Warpgroup& group = warpgroup_of(thread);
+  const unsigned warp = thread.number / 32 % group_warps;
+  if (group.issued[warp] < state.issued || group.executed[warp] == state.issued) return;
+  if (random_number() % 4 == 0) execute_until(*thread.block, group, warp, state.issued);
 }
 
 void wgmma_wait(unsigned pending) {
@@ -280,9 +282,12 @@ void wgmma_wait(unsigned pending) {
   const unsigned warp = thread.number / 32 % group_warps;
   const std::uint64_t& issued = group.issued[warp];
   while (issued < needed) wait_while(&issued, ~std::uint64_t{0}, issued, "a wgmma that not all of its warp has issued");
-  while (group.executed[warp] < needed && group.product(needed - 1).ready[warp] > current_round())
-    wait_for_round(group.product(needed - 1).ready[warp]);
-  execute_until(*thread.block, group, warp, needed);
+  if (group.executed[warp] < needed) {
+    std::uint64_t& ready = group.product(needed - 1).ready[warp];
+    if (ready == 0) ready = some_later_round();
+    wait_for_round(ready);
+    execute_until(*thread.block, group, warp, needed);
+  }
   std::erase_if(state.accumulators, [&](const WgmmaThread::Accumulator& accumulator) {
     if (accumulator.group >= finished) return false;
     for (unsigned n = 0; n < accumulator.columns / 2; ++n)
