@@ -1,11 +1,13 @@
 // The few functions of the CUDA runtime that the module calls, on host memory: everything is done at once, in order.
-// Device memory that nobody wrote is NaN. DSALT_EMULATED_CAPABILITY=90 makes the device a Hopper; it is an Ampere (80)
-// otherwise.
+// Device memory that nobody wrote is NaN. DSALT_EMULATED_CAPABILITY=90 makes the device a Hopper, unset or 80 an
+// Ampere; DSALT_EMULATED_MULTIPROCESSORS says how many multiprocessors it has: the fewer, the more work of a call for
+// each block.
 #include <cstdlib>
 #include <cstring>
 
 #include <cuda_runtime_api.h>
 
+#include "blocks.hpp"
 #include "tensor_map.hpp"
 
 namespace {
@@ -15,7 +17,17 @@ constexpr int device_count = 2;
 
 bool hopper() {
   const char* capability = std::getenv("DSALT_EMULATED_CAPABILITY");
-  return capability != nullptr && std::strcmp(capability, "90") == 0;
+  if (capability == nullptr || std::strcmp(capability, "80") == 0) return false;
+  if (std::strcmp(capability, "90") != 0)
+    emulator::give_up("DSALT_EMULATED_CAPABILITY is %s, need 80 or 90", capability);
+  return true;
+}
+
+int multiprocessors() {
+  const char* count = std::getenv("DSALT_EMULATED_MULTIPROCESSORS");
+  if (count == nullptr) return hopper() ? 8 : 2;
+  if (std::atoi(count) < 1) emulator::give_up("DSALT_EMULATED_MULTIPROCESSORS is %s, need at least 1", count);
+  return std::atoi(count);
 }
 
 /// cuTensorMapEncodeTiled, as far as the module uses it. What the driver would refuse is refused.
@@ -67,7 +79,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = cudaDeviceProp{};
   std::strcpy(properties->name, "emulated on the host");
   properties->major = hopper() ? 9 : 8;
-  properties->multiProcessorCount = hopper() ? 8 : 2;
+  properties->multiProcessorCount = multiprocessors();
   properties->sharedMemPerBlockOptin = (hopper() ? 227 : 163) * 1024;
   return cudaSuccess;
 }

@@ -18,7 +18,7 @@ void add_sizes(FamilyList& list) {
     const char* quick_mask;  // of the two: the one that is worth the time of the quick tests
   };
   // Every length of rows and of keys occurs, and so does every order of the two; few keys and few rows are kernels of
-  // their own.
+  // their own, which few rows of many keys and many rows of few keys lead more than once around their shared memory.
   for (const Sizes n : {Sizes{1, 1, 2, 2, 64, "causal"},
                         {1, 129, 4, 1, 128, "causal"},
                         {63, 64, 2, 1, 64, "full"},
@@ -33,8 +33,10 @@ void add_sizes(FamilyList& list) {
                         {193, 193, 1, 1, 64, "causal"},
                         {257, 300, 2, 1, 64, ""},
                         {300, 129, 1, 1, 64, "full"},
-                        {300, 65, 2, 1, 128, ""},
+                        {300, 65, 2, 1, 128, "causal"},
                         {65, 1, 4, 2, 64, "full"},
+                        {33, 1000, 2, 1, 64, "causal"},
+                        {5, 600, 2, 1, 128, "full"},
                         {300, 300, 4, 2, 128, ""}})
     for (const char* mask : {"full", "causal"}) {
       const AttentionSpec spec{.hq = n.hq, .hkv = n.hkv, .nq = n.nq, .nk = n.nk, .d = n.d, .dv = n.d, .mask = mask};
@@ -51,7 +53,8 @@ void add_many_heads(FamilyList& list) {
   struct Sizes {
     std::int64_t nq, nk, d;
   };
-  for (const Sizes n : {Sizes{5, 129, 64}, {2, 193, 128}, {7, 257, 64}, {65, 300, 64}})
+  for (const Sizes n :
+       {Sizes{5, 129, 64}, {2, 193, 128}, {7, 257, 64}, {65, 300, 64}, {3, 1000, 64}, {3, 600, 128}, {193, 65, 128}})
     for (const char* mask : {"full", "causal"}) {
       const AttentionSpec spec{.b = 2, .hq = 80, .hkv = 2, .nq = n.nq, .nk = n.nk, .d = n.d, .dv = n.d, .mask = mask};
       list.add(std::string(mask) + "_" + std::to_string(n.nq) + "x" + std::to_string(n.nk) + "_" + heads_of(spec),
