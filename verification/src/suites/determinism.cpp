@@ -36,6 +36,9 @@ std::vector<BusyCase> busy_cases() {
   };
   list.push_back({"attention/sparse_300", Operation::attention,
                   sparse({.b = 2, .hq = 4, .hkv = 2, .nq = 300, .nk = 300, .d = 32, .dv = 32, .mask = "sparse"})});
+  for (const std::int64_t d : {64, 128})
+    list.push_back({"attention/sparse_" + std::to_string(d), Operation::attention,
+                    sparse({.hq = 4, .hkv = 2, .nq = 200, .nk = 200, .d = d, .dv = d, .mask = "sparse"}), d == 64});
   list.push_back({"attention/sparse_pack", Operation::attention,
                   sparse({.hq = 4,
                           .hkv = 1,

@@ -53,10 +53,13 @@ const Batched batched_attention = {
     {"q", "k", "v", "window", "landmarks", "landmark_log_weight", "k_lengths", "dout", "dlse"},
     {"out", "lse", "dq", "dk", "dv", "dwindow", "dlandmark_log_weight"}};
 
+/// Queries that share a landmark list: many where backends have kernels that gather it for all of them at once.
+std::int64_t chunk_length(const AttentionSpec& spec) { return spec.d < 64 ? 16 : 64; }
+
 void fill_sparse(CaseBuilder& c, const AttentionSpec& spec) {
   add_qkv(c, spec);
   add_window(c, spec, WindowKind::uniform, spec.hq);
-  add_landmarks(c, spec, {.k = 5, .heads = spec.hq, .chunk = 16, .weights = true, .messy = true});
+  add_landmarks(c, spec, {.k = 5, .heads = spec.hq, .chunk = chunk_length(spec), .weights = true, .messy = true});
   add_soft_edge(c, 2, 0.7);
   add_gradients(c, spec, true);
 }
@@ -164,14 +167,14 @@ void attention_prefill(const Prefill& prefill, const std::string& name, DType dt
     add_window(builder, spec, WindowKind::uniform, spec.hq);
     // list t holds only tokens before chunk t, as the causal policy gives them
     const RandomValues random = builder.random("landmarks");
-    const std::int64_t lists = (spec.nq + 15) / 16;
+    const std::int64_t chunk = chunk_length(spec), lists = (spec.nq + chunk - 1) / chunk;
     const Shape shape = {spec.b, spec.hq, lists, 5};
     builder.fill_i32("landmarks", shape, [&](std::int64_t n) -> std::int64_t {
       const std::int64_t t = (n / 5) % lists;
-      return t == 0 ? -1 : random.integer(n, 0, 16 * t - 1);
+      return t == 0 ? -1 : random.integer(n, 0, chunk * t - 1);
     });
     builder.normal_statistics("landmark_log_weight", shape);
-    builder.set("landmark_chunk", 16);
+    builder.set("landmark_chunk", chunk);
     add_soft_edge(builder, 2, 0.7);
   });
   const Tensors full = evaluate(context.backend(), c);
@@ -310,6 +313,15 @@ void add_batches(std::vector<Check>& checks) {
   add("batch/attention/sparse", batched_attention, 3, [](CaseBuilder& c) {
     fill_sparse(c, {.b = 3, .hq = 4, .hkv = 2, .nq = 70, .nk = 70, .d = 16, .dv = 16, .mask = "sparse"});
   });
+  add("batch/attention/sparse_64", batched_attention, 2, [](CaseBuilder& c) {
+    fill_sparse(c, {.b = 2, .hq = 2, .hkv = 1, .nq = 193, .nk = 193, .d = 64, .dv = 64, .mask = "sparse"});
+  });
+  add(
+      "batch/attention/sparse_128", batched_attention, 2,
+      [](CaseBuilder& c) {
+        fill_sparse(c, {.b = 2, .hq = 2, .hkv = 1, .nq = 129, .nk = 200, .d = 128, .dv = 128, .mask = "sparse"});
+      },
+      false);
   add("batch/merge/rows", {merge, {"out1", "lse1", "out2", "lse2"}, {"out", "lse"}}, 3, [](CaseBuilder& c) {
     c.normal("out1", {3, 11, 7});
     c.normal("out2", {3, 11, 7});
@@ -387,6 +399,14 @@ std::vector<Check> row_determinism_checks() {
                   .mask = "sparse",
                   .q_lengths = {70, 0, 33, 130, 1},
                   .k_lengths = {70, 4, 40, 130, 1}});
+  pack("sparse_64", {.hq = 2,
+                     .hkv = 1,
+                     .d = 64,
+                     .dv = 64,
+                     .mask = "sparse",
+                     .q_lengths = {65, 0, 193, 1, 130},
+                     .k_lengths = {65, 4, 193, 129, 130},
+                     .tail = 70});
   pack("causal_64", {.hq = 2,
                      .hkv = 1,
                      .d = 64,
@@ -429,6 +449,12 @@ std::vector<Check> row_determinism_checks() {
                    37,
                    30,
                    {.b = 2, .hq = 4, .hkv = 2, .nq = 150, .nk = 150, .d = 16, .dv = 16, .mask = mask}});
+  prefill("sparse_64", {{0, 63, 64, 127, 128, 192, 199},
+                        {0, 63, 64, 127},
+                        70,
+                        120,
+                        9,
+                        {.b = 2, .hq = 2, .hkv = 1, .nq = 200, .nk = 200, .d = 64, .dv = 64, .mask = "sparse"}});
   prefill("causal_64", {{0, 62, 63, 64, 65, 127, 128, 129, 191, 192, 193, 259},
                         {0, 63, 64, 127, 129},
                         131,
