@@ -51,6 +51,8 @@ struct Thread {
   unsigned number = 0;
   uint3 index{};
   bool done = false, spins = false;
+  const int* watched = nullptr;  // what it last read to see whether it may go on, unless it has waited since
+  int watched_value = 0;
   // It waits while (*word & mask) == value; null: it does not wait.
   const std::uint64_t* word = nullptr;
   std::uint64_t mask = 0, value = 0;

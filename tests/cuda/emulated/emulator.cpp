@@ -127,6 +127,7 @@ void prepare(Thread& thread) {
   thread.stack_pointer = top;
   thread.done = thread.spins = false;
   thread.word = nullptr;
+  thread.watched = nullptr;
   thread.unfenced.clear();
   thread.wgmma.reset();
 }
@@ -237,6 +238,7 @@ void wait_while(const std::uint64_t* word, std::uint64_t mask, std::uint64_t val
   running->mask = mask;
   running->value = value;
   running->what = what;
+  running->watched = nullptr;
   yield();
 }
 
@@ -255,10 +257,13 @@ void preempt() {
   if (random_number() % 4 == 0) yield();
 }
 
-void spin() {
-  running->spins = true;
+int watch(const int* global) {
+  // To read it for the first time is progress, since it may already be what the thread needs.
+  running->spins = running->watched == global && running->watched_value == *global;
   running->what = "global memory to change";
   yield();
+  running->watched = global;
+  return running->watched_value = *global;
 }
 
 int lane() { return static_cast<int>(running->number % 32); }

@@ -15,8 +15,8 @@ void load_bytes(void* shared, const void* global, std::uint32_t bytes, std::uint
 void stmatrix_x4(void* row, const std::uint32_t (&r)[4]);
 void async_proxy_fence();
 void named_barrier(int number, int count, bool wait);
-/// Lets other threads run.
-void spin();
+/// What is there once other threads have run.
+int watch(const int* global);
 
 }  // namespace emulator
 
@@ -46,10 +46,7 @@ inline void reduce_add(float* global, float a, float b, float c, float d) {
   if (reinterpret_cast<std::uintptr_t>(global) % 16 != 0) std::abort();
   global[0] += a, global[1] += b, global[2] += c, global[3] += d;
 }
-inline int load_acquire(const int* global) {
-  emulator::spin();
-  return *global;
-}
+inline int load_acquire(const int* global) { return emulator::watch(global); }
 inline void async_proxy_fence() { emulator::async_proxy_fence(); }
 template <int count>
 void fewer_registers() {}
