@@ -11,6 +11,9 @@ file(READ ${JSON} json LIMIT 2000)  # the head; the results follow
 if(NOT json MATCHES "\"description\": \"[^\"]*emulated on the host")
   message(FATAL_ERROR "it was not the emulated module that ran:\n${json}")
 endif()
+if("$ENV{DSALT_EMULATED_CAPABILITY}" STREQUAL "90" AND NOT json MATCHES "Hopper kernels")
+  message(FATAL_ERROR "the emulated device has no Hopper kernels:\n${json}")
+endif()
 string(REGEX MATCH "\"totals\": {[^}]*}" totals "${json}")
 if(NOT totals MATCHES "\"passed\": [1-9]" OR NOT totals MATCHES "\"failed\": 0[,\n]" OR
    NOT totals MATCHES "\"unsupported\": 0[,\n]")
