@@ -12,6 +12,10 @@ namespace emulator {
 
 [[noreturn, gnu::format(printf, 1, 2)]] void give_up(const char* format, ...);
 
+/// Whether to leave this call out, so that tests can show what the emulator makes of a kernel without it:
+/// DSALT_EMULATED_FAULT=barrier_wait:7 is every seventh call of barrier_wait, of all threads together.
+bool left_out(const char* call);
+
 /// From a generator that is seeded by DSALT_EMULATED_SEED (0 if unset): the same in every run.
 std::uint32_t random_number();
 

@@ -145,6 +145,7 @@ void barrier_init(std::uint64_t* barrier, int arrivals) {
 }
 
 void barrier_arrive(std::uint64_t* barrier, std::uint32_t expected_bytes) {
+  if (left_out("barrier_arrive")) return;
   BarrierState state = load(barrier);
   if (state.pending == 0)
     give_up("one arrival too many at the barrier at byte %d of shared memory",
@@ -156,6 +157,7 @@ void barrier_arrive(std::uint64_t* barrier, std::uint32_t expected_bytes) {
 }
 
 void barrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
+  if (left_out("barrier_wait")) return;
   load(barrier);
   if (parity > 1) give_up("parity %u", parity);
   wait_while(barrier, BarrierState::parity_bit, parity ? BarrierState::parity_bit : 0, "the barrier");
@@ -196,6 +198,7 @@ void stmatrix_x4(void* row, const std::uint32_t (&r)[4]) {
 }
 
 void async_proxy_fence() {
+  if (left_out("async_proxy_fence")) return;
   Thread& thread = running_thread();
   for (const std::uint32_t address : thread.unfenced) thread.block->unfenced[address / 16] = false;
   thread.unfenced.clear();

@@ -221,6 +221,25 @@ void give_up(const char* format, ...) {
   std::abort();
 }
 
+bool left_out(const char* call) {
+  struct Fault {
+    std::string call;
+    unsigned every = 0;  // 0: none
+    Fault() {
+      const char* text = std::getenv("DSALT_EMULATED_FAULT");
+      if (text == nullptr || *text == '\0') return;
+      const std::string fault = text;
+      const std::size_t colon = fault.find(':');
+      call = fault.substr(0, colon);
+      if (colon != std::string::npos) every = static_cast<unsigned>(std::atoi(text + colon + 1));
+      if (every == 0) give_up("DSALT_EMULATED_FAULT is %s, need a call and a number, as in barrier_wait:7", text);
+    }
+  };
+  static const Fault fault;
+  static unsigned calls = 0;
+  return fault.every != 0 && fault.call == call && ++calls % fault.every == 0;
+}
+
 std::uint32_t random_number() {
   static std::minstd_rand generator = [] {
     const char* seed = std::getenv("DSALT_EMULATED_SEED");
@@ -287,6 +306,7 @@ unsigned char* in_shared(const Block& block, std::uint32_t address, std::uint32_
 void barrier() { __syncthreads_count(false); }
 
 void named_barrier(int number, int count, bool wait) {
+  if (left_out("named_barrier")) return;
   if (number < 1 || number > 15) give_up("named barrier %d", number);
   if (count % 32 != 0) give_up("named barrier %d counts %d threads, which are no whole warps", number, count);
   BlockBarrier& barrier = running->block->named[static_cast<std::size_t>(number)];
@@ -309,6 +329,7 @@ void* in_block_of_cluster(const void* shared, unsigned rank) {
   return blocks[rank].shared + (shared_address(shared) - system_shared_bytes);
 }
 void sync_cluster() {
+  if (left_out("sync_cluster")) return;
   const std::uint64_t generation = cluster_barrier.generation;
   ++cluster_barrier.arrived;
   finish_if_complete(cluster_barrier, live_threads);
