@@ -34,9 +34,9 @@ __device__ inline std::uint64_t tile_descriptor(const void* shared, std::uint32_
   return (std::uint64_t{1} << 62) | (std::uint64_t{1024 >> 4} << 32) | (std::uint64_t{box_bytes >> 4} << 16) |
          ((address & 0x3ffffu) >> 4);
 }
-/// The same tile, `bytes` further on.
+/// The same tile, `bytes` further on: below 2^18, so that only the lower word changes.
 __device__ inline std::uint64_t advance(std::uint64_t descriptor, std::uint32_t bytes) {
-  return descriptor + (bytes >> 4);
+  return (descriptor >> 32 << 32) | (static_cast<std::uint32_t>(descriptor) + (bytes >> 4));
 }
 
 #ifndef DSALT_EMULATED
