@@ -39,12 +39,14 @@ __global__ void __launch_bounds__(threads)
     keys[n] = l >= 0 && l < nk ? static_cast<std::uint64_t>(l) << 32 | static_cast<std::uint64_t>(n) : unused;
   }
   __syncthreads();
-  for (std::int64_t run = 2; run <= sort_width; run *= 2)
-    for (std::int64_t step = run / 2; step > 0; step /= 2) {
+  // Bitonic: pairs `1 << step` apart, ascending or descending by the bit of the run they are in.
+  for (int run = 1; std::int64_t{1} << run <= sort_width; ++run)
+    for (int step = run - 1; step >= 0; --step) {
       for (std::int64_t n = threadIdx.x; n < sort_width / 2; n += threads) {
-        const std::int64_t low = n / step * step * 2 + n % step, high = low + step;
+        const std::int64_t low = (n >> step << (step + 1)) + (n & ((std::int64_t{1} << step) - 1)),
+                           high = low + (std::int64_t{1} << step);
         const std::uint64_t a = keys[low], c = keys[high];
-        if ((a > c) == ((low & run) == 0)) {
+        if ((a > c) == ((low >> run & 1) == 0)) {
           keys[low] = c;
           keys[high] = a;
         }
