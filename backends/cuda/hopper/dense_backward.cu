@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <optional>
-#include <span>
 
 #include "../launch.cuh"
 #include "dense_backward.cuh"
@@ -43,7 +42,7 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
   const std::int64_t slots = slots_per_head * heads;
   const Scratch<float> statistics(context, operation, slots * 2 * rows), dq(context, operation, slots * rows * kHead);
   const Scratch<int> turns(context, operation, slots);
-  const QuerySlots query_slots{statistics.data(), dq.data(), turns.data(), static_cast<int>(slots_per_head)};
+  const DenseQuerySlots query_slots{{dq.data(), static_cast<int>(slots_per_head)}, statistics.data(), turns.data()};
 
   const auto query_blocks = static_cast<unsigned>(queries.tiles * heads);
   launch(context, operation, dense_backward_prepare_kernel<T, kHead, rows>, query_blocks, 128, 0, queries, query_slots,
@@ -61,7 +60,7 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
                                  scale};
   launch(context, operation, warp_specialized_kernel<F>, static_cast<unsigned>(key_blocks), F::threads, F::shared_bytes,
          p);
-  launch(context, operation, dense_backward_finish_kernel<T, kHead, rows>, query_blocks, 256, 0, queries, query_slots,
+  launch(context, operation, query_gradient_kernel<T, kHead, rows>, query_blocks, 256, 0, queries, query_slots,
          rows_of<T>(gradients.dq, packed), scale);
 }
 
@@ -77,20 +76,6 @@ void choose(const Context& context, const AttentionProblem& problem, const Atten
            : run<T, kHead, false, false>(context, problem, in, saved, gradients);
 }
 
-/// A gradient that nobody asked for is computed all the same, into memory of this object: the others keep their bits.
-class Unwanted {
- public:
-  Unwanted(const Context& context, TensorView& gradient, const TensorView& like) {
-    if (gradient.present()) return;
-    memory_.emplace(context, operation, like.size() * static_cast<std::int64_t>(size_of(like.dtype)));
-    gradient = TensorView::of(memory_->data(), like.dtype,
-                              std::span(like.shape.data(), static_cast<std::size_t>(like.rank)), like.device);
-  }
-
- private:
-  std::optional<Scratch<unsigned char>> memory_;
-};
-
 }  // namespace
 
 bool takes_dense_backward(const Context& context, const AttentionProblem& problem, const AttentionInputs& in,
@@ -104,7 +89,8 @@ void dense_backward(const Context& context, const AttentionProblem& problem, con
   AttentionInputs in = inputs;
   AttentionSaved saved = saved_tensors;
   AttentionGradients gradients = wanted;
-  const Unwanted dq(context, gradients.dq, in.q), dk(context, gradients.dk, in.k), dv(context, gradients.dv, in.v);
+  const Unwanted dq(context, operation, gradients.dq, in.q), dk(context, operation, gradients.dk, in.k),
+      dv(context, operation, gradients.dv, in.v);
   const DenseTensors tensors(context, operation, {&in.q, &in.k, &in.v, &saved.out, &saved.dout},
                              {&gradients.dq, &gradients.dk, &gradients.dv});
   const std::int64_t d = in.q.shape[static_cast<std::size_t>(in.q.rank - 1)];

@@ -10,6 +10,7 @@
 // different blocks come in any order, unless `kOrdered`: then each query tile takes them in the order of the key tiles.
 #pragma once
 
+#include "backward_fragments.cuh"
 #include "dense_call.cuh"
 #include "fragments.cuh"
 #include "tma.cuh"
@@ -17,19 +18,11 @@
 
 namespace dsalt::cuda::hopper {
 
-/// Scratch of the backward pass. Query tiles of `rows` rows are numbered through a sequence's heads: tile m of (b, h)
-/// is slot(b, h, m). Rows that do not exist have lse_log2 = inf (their weights are 0) and delta = 0.
-struct QuerySlots {
+/// What the dense kernels keep beside the sums of dQ. Rows that do not exist have lse_log2 = inf (their weights are 0)
+/// and delta = 0.
+struct DenseQuerySlots : QuerySlots {
   float* statistics = nullptr;  // [slots, 2, rows]: lse * log2(e), delta - dlse
-  float* dq = nullptr;          // [slots, rows * D], in thread order
   int* turns = nullptr;         // [slots]: key tiles that have added to dq
-  int per_head = 0;             // slots of one head: of one sequence, or of the whole pack
-
-  /// Packed: a closed form with room for every sequence's partial tile.
-  __device__ std::int64_t slot(const DenseCall& call, int rows, int b, int h, int m) const {
-    if (!call.cu_q.present()) return (static_cast<std::int64_t>(b) * call.hq + h) * per_head + m;
-    return static_cast<std::int64_t>(h) * per_head + (call.cu_q[b] + static_cast<std::int64_t>(b) * rows) / rows + m;
-  }
 };
 
 template <class T, int kHead, int kQueries, bool kCausal, bool kOrdered>
@@ -52,7 +45,7 @@ struct DenseBackward {
   struct Parameters {
     CUtensorMap q, k, v, dout;
     DenseCall call;  // tiles: of keys
-    QuerySlots slots;
+    DenseQuerySlots slots;
     Rows<T> dk, dv;
     float scale;
   };
@@ -165,19 +158,6 @@ struct DenseBackward {
                                     const unsigned char* query_tile) const {
       issue_k_major<T, kHead, kQueries, keys, kQueries>(d, key_tile + half * 64 * 128, query_tile);
     }
-    /// A quarter or half of dQ: 64 queries (box `half` of dS if there are two) by 64 columns (box `half` of K if there
-    /// are).
-    __device__ void issue_dq(float (&d)[32], const unsigned char* ds) const {
-      const std::uint64_t a = tile_descriptor(ds + (query_boxes == 2 ? half * keys * 128 : 0));
-      const std::uint64_t b = tile_descriptor(f.k_tile() + (boxes == 2 ? half * keys * 128 : 0));
-      keep_in_registers(d);
-      wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < keys / 16; ++step)
-        Wgmma<64>::template shared_shared<T, Major::mn, Major::mn>(d, advance(a, step * 2048), advance(b, step * 2048),
-                                                                   step > 0);
-      wgmma_commit();
-    }
 
     __device__ void run() {
 #pragma unroll
@@ -260,18 +240,12 @@ struct DenseBackward {
         }
 
       unsigned char* shared_ds = f.ds_tile(n);
-#pragma unroll
-      for (int k = 0; k < kQueries / 16; ++k) {
-        const int matrix = lane / 8, row = 64 * half + 16 * warp + matrix % 2 * 8 + lane % 8;
-        const int piece = (2 * k + matrix / 2) % 8, box = k / 4;
-        const std::uint32_t ordered[4] = {ds[k][0], ds[k][1], ds[k][2], ds[k][3]};
-        stmatrix_x4(shared_ds + (box * keys + row) * 128 + (piece ^ row % 8) * 16, ordered);
-      }
+      store_transposed<keys>(shared_ds, ds, half, warp, lane);
       async_proxy_fence();
       issue_weighted_rows<T, kQueries, kHead>(dv, weights, f.do_tile(stage));
       named_sync(1, consumers);  // both halves of dS are there; the one of two steps ago is no longer read
       float dq[32];
-      issue_dq(dq, shared_ds);
+      issue_query_gradient<T, keys, query_boxes, boxes>(dq, shared_ds, f.k_tile(), half);
       issue_weighted_rows<T, kQueries, kHead>(dk, ds, f.q_tile(stage));
       wgmma_wait<2>();
       keep_in_registers(dv);
@@ -286,10 +260,8 @@ struct DenseBackward {
 
     __device__ void add_dq(const float (&dq)[32], int head, int tile) const {
       const std::int64_t slot = f.p.slots.slot(f.p.call, kQueries, f.sequence, head, tile);
-      float* sums = f.p.slots.dq + slot * (kQueries * kHead) + half * 64 * 64 + thread % 128 * 4;
       if constexpr (kOrdered) wait_for_turn(f.p.slots.turns + slot);
-#pragma unroll
-      for (int c = 0; c < 8; ++c) reduce_add(sums + c * 512, dq[4 * c], dq[4 * c + 1], dq[4 * c + 2], dq[4 * c + 3]);
+      add_query_gradient(f.p.slots.dq + slot * (kQueries * kHead), dq, half, thread);
       if constexpr (kOrdered) {
         named_sync(2, consumers);
         if (thread == 0) {
@@ -331,19 +303,11 @@ struct DenseBackward {
   }
 };
 
-/// The n-th of a call's query tiles, head after head: its sequence (-1: there is none), head and number.
-__device__ inline Tile query_tile(const DenseCall& call, int n) {
-  const int rest = n / call.tiles, index = n % call.tiles;
-  if (call.packed_tiles == nullptr) return {rest / call.hq, rest % call.hq, index};
-  const int2 tile = call.packed_tiles[index];
-  return {tile.x, rest, tile.y};
-}
-
 /// Before: statistics of every query row of a slot, zeros in its dq and its turn. One block of 128 threads per slot of
 /// a head.
 template <class T, int kHead, int kRows>
-__global__ void dense_backward_prepare_kernel(DenseCall call, QuerySlots slots, Rows<const T> out, Rows<const T> dout,
-                                              Rows<const float> lse, Rows<const float> dlse) {
+__global__ void dense_backward_prepare_kernel(DenseCall call, DenseQuerySlots slots, Rows<const T> out,
+                                              Rows<const T> dout, Rows<const float> lse, Rows<const float> dlse) {
   const auto [b, h, m] = query_tile(call, static_cast<int>(blockIdx.x));
   if (b < 0) return;
   const Extent extent = extent_of(call, b);
@@ -352,53 +316,8 @@ __global__ void dense_backward_prepare_kernel(DenseCall call, QuerySlots slots, 
   for (int at = static_cast<int>(threadIdx.x); at < kRows * kHead / 4; at += 128) dq[at] = float4{};
   if (threadIdx.x == 0) slots.turns[slot] = 0;
 
-  constexpr int lanes = kHead / 8;  // of a row, eight elements each
-  for (int row = static_cast<int>(threadIdx.x) / lanes; row < kRows; row += 128 / lanes) {
-    const int i = m * kRows + row, lane = static_cast<int>(threadIdx.x) % lanes;
-    const bool exists = i < extent.nq;
-    float sum = 0;
-    if (exists) {
-      const uint4 a = reinterpret_cast<const uint4*>(out.at(b, h, extent.q_start + i))[lane];
-      const uint4 c = reinterpret_cast<const uint4*>(dout.at(b, h, extent.q_start + i))[lane];
-      const T* x = reinterpret_cast<const T*>(&a);
-      const T* y = reinterpret_cast<const T*>(&c);
-#pragma unroll
-      for (int e = 0; e < 8; ++e) sum += widen(x[e]) * widen(y[e]);
-    }
-#pragma unroll
-    for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    if (lane != 0) continue;
-    float log2_sum = INFINITY;
-    if (exists) {
-      const float value = *lse.at(b, h, extent.q_start + i);
-      if (value != -INFINITY) log2_sum = value * 1.44269504088896341f;
-      if (dlse.data != nullptr) sum -= *dlse.at(b, h, extent.q_start + i);
-    }
-    slots.statistics[slot * 2 * kRows + row] = log2_sum;
-    slots.statistics[(slot * 2 + 1) * kRows + row] = log2_sum == INFINITY ? 0 : sum;
-  }
-}
-
-/// After: dq = scale * sums, from thread order to rows. One block of 256 threads per slot of a head.
-template <class T, int kHead, int kRows>
-__global__ void dense_backward_finish_kernel(DenseCall call, QuerySlots slots, Rows<T> to, float scale) {
-  const auto [b, h, m] = query_tile(call, static_cast<int>(blockIdx.x));
-  if (b < 0) return;
-  const Extent extent = extent_of(call, b);
-  const int thread = static_cast<int>(threadIdx.x), half = thread / 128, lane = thread % 32;
-  const float* sums = slots.dq + slots.slot(call, kRows, b, h, m) * kRows * kHead + half * 64 * 64 + thread % 128 * 4;
-  float d[32];
-#pragma unroll
-  for (int c = 0; c < 8; ++c) {
-    const float4 part = *reinterpret_cast<const float4*>(sums + c * 512);
-    d[4 * c] = part.x, d[4 * c + 1] = part.y, d[4 * c + 2] = part.z, d[4 * c + 3] = part.w;
-  }
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = m * kRows + (kRows == 128 ? 64 * half : 0) + 16 * (thread / 32 % 4) + lane / 4 + 8 * r;
-    T* at = to.at(b, h, extent.q_start + row) + (kRows == 128 ? 0 : 64 * half);
-    store_row(at, row < extent.nq, d, r, scale, lane);
-  }
+  float* lse_log2 = slots.statistics + slot * 2 * kRows;
+  row_statistics<kHead, kRows>(b, h, m * kRows, extent, out, dout, lse, dlse, lse_log2, lse_log2 + kRows);
 }
 
 }  // namespace dsalt::cuda::hopper

@@ -3,6 +3,8 @@
 
 #include <deque>
 #include <initializer_list>
+#include <optional>
+#include <span>
 
 #include "../packed_rows.cuh"
 #include "tensor_map.hpp"
@@ -29,6 +31,20 @@ class DenseTensors {
  private:
   std::ptrdiff_t inputs_;
   std::deque<PackedRows> tensors_;
+};
+
+/// A gradient that nobody asked for is computed all the same, into memory of this object: the others keep their bits.
+class Unwanted {
+ public:
+  Unwanted(const Context& context, const char* operation, TensorView& gradient, const TensorView& like) {
+    if (gradient.present()) return;
+    memory_.emplace(context, operation, like.size() * static_cast<std::int64_t>(size_of(like.dtype)));
+    gradient = TensorView::of(memory_->data(), like.dtype,
+                              std::span(like.shape.data(), static_cast<std::size_t>(like.rank)), like.device);
+  }
+
+ private:
+  std::optional<Scratch<unsigned char>> memory_;
 };
 
 }  // namespace dsalt::cuda::hopper
