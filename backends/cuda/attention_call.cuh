@@ -191,6 +191,10 @@ struct AttentionRow {
     *this = {};
     if (r >= static_cast<std::int64_t>(s.nq) * call.heads_per_row_head) return;
     call.split_row(z, r, query, head);
+    fill(call, s);
+  }
+  /// The row of `query` and `head`, which are set.
+  __device__ void fill(const AttentionCall<T>& call, const SequenceRows& s) {
     position = query + s.nk - s.nq;
     newest = call.bidirectional || !(call.causal || call.sparse) ? s.nk - 1 : min(position, s.nk - 1);
     if (!call.sparse) {

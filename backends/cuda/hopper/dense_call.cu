@@ -9,7 +9,11 @@
 namespace dsalt::cuda::hopper {
 
 bool takes_dense(const Context& context, const AttentionProblem& problem, const AttentionInputs& in) {
-  if (!context.hopper() || problem.mask == Mask::sparse || problem.dropout) return false;
+  return problem.mask != Mask::sparse && takes_attention(context, problem, in);
+}
+
+bool takes_attention(const Context& context, const AttentionProblem& problem, const AttentionInputs& in) {
+  if (!context.hopper() || problem.dropout) return false;
   if (in.q.dtype != DType::bf16 && in.q.dtype != DType::f16) return false;
   const auto last = static_cast<std::size_t>(in.q.rank - 1);
   const std::int64_t d = in.q.shape[last];

@@ -69,9 +69,11 @@ struct DenseCall {
   __device__ bool shares_tails() const { return cu_q.present() || k_lengths.present(); }
 };
 
-/// What the dense kernels ask of a call: full or causal, no dropout, bfloat16 or float16, D = Dv = 64 or 128, scale
+/// What Hopper's kernels ask of a call with any mask: no dropout, bfloat16 or float16, D = Dv = 64 or 128, scale
 /// from 1e-30 to 1e30. Anything else is for the portable kernels. Never the strides: a result must not depend on them,
 /// so a tensor that the copy engine cannot read (tensor_map.hpp) is copied first.
+bool takes_attention(const Context& context, const AttentionProblem& problem, const AttentionInputs& inputs);
+/// The same, and the mask is full or causal.
 bool takes_dense(const Context& context, const AttentionProblem& problem, const AttentionInputs& inputs);
 
 /// `tiles` and `packed_tiles` are left to the caller.

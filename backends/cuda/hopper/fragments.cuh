@@ -78,7 +78,8 @@ struct RunningSoftmax {
   float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 
   /// s becomes the unnormalised weights exp2(scale_log2 (s - maximum)); `factor`: what earlier sums must be scaled by.
-  template <int count>
+  /// `lazy`: a maximum that grows by less than 2^8 in weights is left as it is, so that the factor is mostly 1.
+  template <bool lazy = false, int count>
   __device__ void update(float (&s)[count], float scale_log2, float (&factor)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -87,6 +88,8 @@ struct RunningSoftmax {
       for (int n = 0; n < count / 4; ++n) top = fmaxf(top, fmaxf(s[4 * n + 2 * r], s[4 * n + 2 * r + 1]));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+      if constexpr (lazy)
+        if ((top - maximum[r]) * scale_log2 <= 8) top = maximum[r];
       float offset = softmax_offset(top, scale_log2);
       factor[r] = softmax_factor(maximum[r], scale_log2, offset);
       maximum[r] = top;

@@ -9,7 +9,8 @@ namespace dsalt::cuda::hopper {
 
 template <class F>
 __global__ __launch_bounds__(F::threads,
-                             1) void warp_specialized_kernel(const __grid_constant__ typename F::Parameters p) {
+                             F::blocks_per_multiprocessor) void warp_specialized_kernel(const __grid_constant__
+                                                                                        typename F::Parameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(DSALT_EMULATED)
   unsigned char* const memory = dynamic_shared_memory<unsigned char>();
   const std::uint32_t misaligned = shared_address(memory) % 1024;  // swizzled tiles repeat every 1024 bytes
