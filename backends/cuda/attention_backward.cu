@@ -14,6 +14,7 @@
 #include "attention_backward.cuh"
 #include "cuda_backend.hpp"
 #include "hopper/dense_backward.hpp"
+#include "hopper/sparse_backward.hpp"
 
 namespace dsalt::cuda {
 namespace {
@@ -278,6 +279,8 @@ void CudaBackend::attention_backward(const AttentionProblem& problem, const Atte
   const CurrentDevice current(context_.device);
   if (hopper::takes_dense_backward(context_, problem, inputs, gradients))
     return hopper::dense_backward(context_, problem, inputs, saved, gradients);
+  if (hopper::takes_sparse_backward(context_, problem, inputs))
+    return hopper::sparse_backward(context_, problem, inputs, saved, gradients);
   LandmarkLists lists(context_, operation, inputs);
   const CleanLists clean = lists.prepare(problem, inputs);
   for_floating(inputs.q.dtype, [&](auto tag) {

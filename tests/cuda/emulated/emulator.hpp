@@ -211,6 +211,12 @@ T atomicMax(T* address, T value) {
   return old;
 }
 template <class T>
+T atomicMin(T* address, T value) {
+  const T old = *address;
+  *address = std::min(old, value);
+  return old;
+}
+template <class T>
 T atomicCAS(T* address, T expected, T value) {
   const T old = *address;
   if (old == expected) *address = value;

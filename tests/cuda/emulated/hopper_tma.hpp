@@ -46,6 +46,10 @@ inline void reduce_add(float* global, float a, float b, float c, float d) {
   if (reinterpret_cast<std::uintptr_t>(global) % 16 != 0) std::abort();
   global[0] += a, global[1] += b, global[2] += c, global[3] += d;
 }
+inline void reduce_add(float* global, float a, float b) {
+  if (reinterpret_cast<std::uintptr_t>(global) % 8 != 0) std::abort();
+  global[0] += a, global[1] += b;
+}
 inline int load_acquire(const int* global) { return emulator::watch(global); }
 inline void async_proxy_fence() { emulator::async_proxy_fence(); }
 template <int count>

@@ -1,0 +1,234 @@
+#include "sparse_backward.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "../launch.cuh"
+#include "dense_tensors.cuh"
+#include "packed_tiles.cuh"
+#include "sparse_backward.cuh"
+#include "sparse_forward.hpp"
+#include "tensor_map.hpp"
+#include "warp_specialized.cuh"
+
+namespace dsalt::cuda::hopper {
+namespace {
+
+constexpr const char* operation = "attention_backward";
+
+/// Marks the keys of a list's entries. One thread per entry of a row head's lists.
+template <class T>
+__global__ void mark_landmarks_kernel(AttentionCall<T> call, std::int64_t entries, LandmarkSums sums) {
+  const std::int64_t entry = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (entry >= entries) return;
+  const std::int64_t n = entry % call.slots, t = entry / call.slots % call.lists;
+  const int z = static_cast<int>(entry / call.slots / call.lists % call.row_heads);
+  const std::int64_t b = entry / call.slots / call.lists / call.row_heads;
+  const std::int64_t list = (b * call.list_heads + call.list_head(z)) * call.lists + t;
+  if (sums.dlambda != nullptr) sums.dlambda[entry] = 0;
+  if (n >= call.clean.count[list]) return;
+  const SequenceRows s = call.sequence(b);
+  sums.row[key_place(call, b, call.kv_head_of_row_head(z), s.k_start, call.clean.index[list * call.slots + n])] = 1;
+}
+
+/// Gives every marked key a row of sums, in any order. One thread per place.
+__global__ void number_landmarks_kernel(std::int64_t places, LandmarkSums sums) {
+  const std::int64_t place = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (place >= places || sums.row[place] == 0) return;
+  const int row = atomicAdd(sums.rows, 1);
+  sums.row[place] = row + 1;
+  sums.place[row] = static_cast<std::int32_t>(place);
+}
+
+/// One warp per row of sums.
+template <class T, int kHead>
+__global__ void store_landmarks_kernel(AttentionCall<T> call, LandmarkSums sums, Rows<T> dk, Rows<T> dv, float scale) {
+  const int row = static_cast<int>(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32), lane = threadIdx.x % 32;
+  if (row >= *sums.rows) return;
+  const std::int64_t place = sums.place[row], key = place % call.nk, outer = place / call.nk;
+  const int b = call.packed ? 0 : static_cast<int>(outer / call.kv_heads),
+            kv_head = static_cast<int>(outer % call.kv_heads);
+  const float* from = sums.dk_dv + static_cast<std::int64_t>(row) * 2 * kHead;
+  for (int column = lane; column < kHead; column += 32) {
+    dk.at(b, kv_head, key)[column] = narrow<T>(from[column] * scale);
+    dv.at(b, kv_head, key)[column] = narrow<T>(from[kHead + column]);
+  }
+}
+
+/// One block per list: dlambda of its slots, summed over the row heads that share it; 0 where a slot admits nothing.
+template <class T>
+__global__ void store_dlambda_kernel(AttentionCall<T> call, const float* sums, View<float, 4> dlambda) {
+  const std::int64_t list = blockIdx.x, t = list % call.lists, hl = list / call.lists % call.list_heads,
+                     b = list / call.lists / call.list_heads;
+  for (std::int64_t slot = threadIdx.x; slot < call.slots; slot += blockDim.x) *dlambda.at(b, hl, t, slot) = 0;
+  __syncthreads();
+  const std::int64_t first_z = call.list_heads == 1 ? 0 : hl, last_z = call.list_heads == 1 ? call.row_heads : hl + 1;
+  for (int n = threadIdx.x; n < call.clean.count[list]; n += blockDim.x) {
+    float sum = 0;
+    for (std::int64_t z = first_z; z < last_z; ++z)
+      sum += sums[((b * call.row_heads + z) * call.lists + t) * call.slots + n];
+    *dlambda.at(b, hl, t, call.clean.slot[list * call.slots + n]) = sum;
+  }
+}
+
+/// One block of `rows` threads per slot of a window head: dw, summed over the heads that share a window.
+template <int rows>
+__global__ void store_dwindow_kernel(DenseCall call, QuerySlots slots, const float* sums, int window_heads,
+                                     Rows<float> dwindow) {
+  const auto [b, h, m] = query_tile(call, static_cast<int>(blockIdx.x));
+  if (b < 0 || h >= window_heads) return;
+  const Extent extent = extent_of(call, b);
+  const int i = m * rows + static_cast<int>(threadIdx.x);
+  if (i >= extent.nq) return;
+  float sum = 0;
+  if (sums != nullptr)
+    for (int head = h; head < (window_heads == 1 ? call.hq : h + 1); ++head)
+      sum += sums[slots.slot(call, rows, b, head, m) * rows + threadIdx.x];
+  *dwindow.at(b, h, extent.q_start + i) = sum;
+}
+
+template <class T, int kHead, bool kSoft>
+void run(const Context& context, const AttentionProblem& problem, const AttentionInputs& in,
+         const AttentionSaved& saved, const AttentionGradients& gradients) {
+  constexpr int rows = kHead == 64 ? 128 : 64;  // queries of a tile
+  using F = SparseBackward<T, kHead, rows, kSoft>;
+  const bool packed = in.cu_seqlens_q.present();
+
+  // Query tiles and key tiles.
+  DenseCall queries = dense_call(problem, in), keys = queries;
+  std::optional<PackedTiles> query_list, key_list;
+  std::int64_t slots_per_head, heads = queries.hq, key_tiles, key_blocks;
+  if (packed) {
+    query_list.emplace(context, operation, queries.cu_q, queries.batch, queries.nq, rows);
+    key_list.emplace(context, operation, queries.cu_k, queries.batch, queries.nk, F::keys);
+    queries.packed_tiles = query_list->tiles(), queries.tiles = query_list->count();
+    keys.packed_tiles = key_list->tiles(), keys.tiles = key_list->count();
+    slots_per_head = queries.nq / rows + queries.batch + 1;
+    key_tiles = (keys.nk / F::keys + keys.batch + 1) * heads;
+    key_blocks = static_cast<std::int64_t>(keys.tiles) * keys.hkv;
+  } else {
+    queries.tiles = static_cast<int>(ceil_div(queries.nq, rows));
+    keys.tiles = static_cast<int>(ceil_div(keys.nk, F::keys));
+    slots_per_head = queries.tiles;
+    heads *= queries.batch;
+    key_tiles = keys.tiles * heads;
+    key_blocks = static_cast<std::int64_t>(keys.tiles) * keys.hkv * keys.batch;
+  }
+  const std::int64_t slots = slots_per_head * heads;
+  const bool wants_window = gradients.dwindow.present() && kSoft;
+  const Scratch<float> dq(context, operation, slots * rows * kHead),
+      dwindow(context, operation, wants_window ? slots * rows : 0);
+  const Scratch<typename F::Queries> query_rows(context, operation, slots);
+  const Scratch<RowExtent> extents(context, operation, slots);
+  const Scratch<int> first_tiles(context, operation, key_tiles), end_tiles(context, operation, key_tiles);
+
+  typename F::Parameters p{};
+  p.q = make_tensor_map(in.q, rows, operation);
+  p.k = make_tensor_map(in.k, F::keys, operation);
+  p.v = make_tensor_map(in.v, F::keys, operation);
+  p.dout = make_tensor_map(saved.dout, rows, operation);
+  p.call = keys;
+  p.sparse = attention_call<T>(problem, in);
+  p.slots = {dq.data(), static_cast<int>(slots_per_head)};
+  p.rows = query_rows.data();
+  p.extents = extents.data();
+  p.first_tiles = first_tiles.data();
+  p.end_tiles = end_tiles.data();
+  p.dk = rows_of<T>(gradients.dk, packed);
+  p.dv = rows_of<T>(gradients.dv, packed);
+  p.dwindow = dwindow.data();
+  p.scale = static_cast<float>(problem.scale.value_or(1 / std::sqrt(static_cast<double>(kHead))));
+  const AttentionCall<T>& sparse = p.sparse;
+
+  const auto fill = [&](void* data, int byte, std::int64_t bytes) {
+    if (bytes > 0)
+      check(cudaMemsetAsync(data, byte, static_cast<std::size_t>(bytes), context.stream()), operation,
+            "cudaMemsetAsync");
+  };
+  fill(first_tiles.data(), 0x7f, key_tiles * 4);
+  fill(end_tiles.data(), 0, key_tiles * 4);
+  const auto query_blocks = static_cast<unsigned>(queries.tiles * heads);
+  launch(context, operation, sparse_backward_prepare_kernel<F, T, kHead, rows>, query_blocks, 128, 0, queries, p,
+         rows_of<const T>(saved.out, packed), rows_of<const T>(saved.dout, packed),
+         rows_of<const float>(saved.lse, packed), rows_of<const float>(saved.dlse, packed), query_rows.data(),
+         extents.data(), first_tiles.data(), end_tiles.data());
+
+  // Landmarks.
+  LandmarkLists lists(context, operation, in);
+  p.sparse.clean = lists.prepare(problem, in);
+  const std::int64_t entries = sparse.batch * sparse.row_heads * sparse.lists * sparse.slots;
+  const std::int64_t places = entries > 0 ? sparse.nk * sparse.kv_heads * (packed ? 1 : sparse.batch) : 0;
+  const std::int64_t sum_rows = std::min(entries, places);
+  const bool wants_lambda = gradients.dlandmark_log_weight.present();
+  const Scratch<std::int32_t> row(context, operation, places), place(context, operation, sum_rows),
+      row_count(context, operation, entries > 0);
+  const Scratch<float> dk_dv(context, operation, sum_rows * 2 * kHead),
+      dlambda(context, operation, wants_lambda ? entries : 0);
+  p.landmarks = {row.data(), place.data(), row_count.data(), dk_dv.data(), dlambda.data()};
+  std::int64_t landmark_jobs = 0;
+  if (entries > 0) {
+    fill(row.data(), 0, places * 4);
+    fill(row_count.data(), 0, 4);
+    fill(dk_dv.data(), 0, sum_rows * 2 * kHead * 4);
+    launch(context, operation, mark_landmarks_kernel<T>, static_cast<unsigned>(ceil_div(entries, 256)), 256, 0, sparse,
+           entries, p.landmarks);
+    launch(context, operation, number_landmarks_kernel, static_cast<unsigned>(ceil_div(places, 256)), 256, 0, places,
+           p.landmarks);
+    const std::int64_t most_queries =
+        problem.landmark_chunk ? std::min<std::int64_t>(*problem.landmark_chunk, sparse.nq) : sparse.nq;
+    p.segments = static_cast<int>(ceil_div(ceil_div(most_queries, rows) + 1, F::tiles_of_segment));
+    p.blocks_per_list = static_cast<int>(ceil_div(sparse.slots, F::keys));
+    landmark_jobs = sparse.batch * sparse.row_heads * sparse.lists * p.segments * p.blocks_per_list;
+  }
+  p.landmark_jobs = static_cast<int>(landmark_jobs);
+
+  launch(context, operation, warp_specialized_kernel<F>, static_cast<unsigned>(landmark_jobs + key_blocks), F::threads,
+         F::shared_bytes, p);
+  launch(context, operation, query_gradient_kernel<T, kHead, rows>, query_blocks, 256, 0, queries, p.slots,
+         rows_of<T>(gradients.dq, packed), p.scale);
+  if (entries > 0)
+    launch(context, operation, store_landmarks_kernel<T, kHead>, static_cast<unsigned>(ceil_div(sum_rows, 8)), 256, 0,
+           sparse, p.landmarks, p.dk, p.dv, p.scale);
+  if (wants_lambda && entries > 0)
+    launch(context, operation, store_dlambda_kernel<T>,
+           static_cast<unsigned>(sparse.batch * sparse.list_heads * sparse.lists), 128, 0, sparse, dlambda.data(),
+           device_view<float, 4>(gradients.dlandmark_log_weight));
+  if (gradients.dwindow.present())
+    launch(context, operation, store_dwindow_kernel<rows>, query_blocks, rows, 0, queries, p.slots, dwindow.data(),
+           sparse.window_heads, rows_of<float>(gradients.dwindow, packed));
+}
+
+template <class T, int kHead>
+void choose(const Context& context, const AttentionProblem& problem, const AttentionInputs& in,
+            const AttentionSaved& saved, const AttentionGradients& gradients) {
+  problem.soft_edge ? run<T, kHead, true>(context, problem, in, saved, gradients)
+                    : run<T, kHead, false>(context, problem, in, saved, gradients);
+}
+
+}  // namespace
+
+bool takes_sparse_backward(const Context& context, const AttentionProblem& problem, const AttentionInputs& in) {
+  return !context.deterministic && takes_sparse_forward(context, problem, in);
+}
+
+void sparse_backward(const Context& context, const AttentionProblem& problem, const AttentionInputs& inputs,
+                     const AttentionSaved& saved_tensors, const AttentionGradients& wanted) {
+  AttentionInputs in = inputs;
+  AttentionSaved saved = saved_tensors;
+  AttentionGradients gradients = wanted;
+  const Unwanted dq(context, operation, gradients.dq, in.q), dk(context, operation, gradients.dk, in.k),
+      dv(context, operation, gradients.dv, in.v);
+  const DenseTensors tensors(context, operation, {&in.q, &in.k, &in.v, &saved.out, &saved.dout},
+                             {&gradients.dq, &gradients.dk, &gradients.dv});
+  const bool narrow_heads = in.q.shape[static_cast<std::size_t>(in.q.rank - 1)] == 64;
+  if (in.q.dtype == DType::bf16)
+    narrow_heads ? choose<bf16, 64>(context, problem, in, saved, gradients)
+                 : choose<bf16, 128>(context, problem, in, saved, gradients);
+  else
+    narrow_heads ? choose<f16, 64>(context, problem, in, saved, gradients)
+                 : choose<f16, 128>(context, problem, in, saved, gradients);
+  tensors.copy_back();
+}
+
+}  // namespace dsalt::cuda::hopper
