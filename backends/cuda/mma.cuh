@@ -65,14 +65,18 @@ __device__ inline void copy_async_16(void* shared, const void* global, int bytes
 #endif
 }
 __device__ inline void copy_async_commit() {
-#ifndef DSALT_EMULATED
+#ifdef DSALT_EMULATED
+  emulator::copy_async_commit();
+#else
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 /// Waits until at most `pending` of the latest groups are under way.
 template <int pending>
 __device__ inline void copy_async_wait() {
-#ifndef DSALT_EMULATED
+#ifdef DSALT_EMULATED
+  emulator::copy_async_wait(pending);
+#else
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 #endif
 }

@@ -42,11 +42,20 @@ struct Block {
   int live_threads = 0, votes = 0, votes_of_last = 0;
   BlockBarrier all;                    // __syncthreads
   std::array<BlockBarrier, 16> named;  // number 0 is not used
-  std::vector<bool> unfenced;  // 16 bytes each of shared addresses: stored by stmatrix, unknown to the async proxy
+  // 16 bytes each of shared addresses: stored by stmatrix or cp.async, unknown to the async proxy.
+  std::vector<bool> unfenced;
   std::vector<std::unique_ptr<Warpgroup, void (*)(Warpgroup*)>> warpgroups;
 };
 
 struct WgmmaThread;  // wgmma.cpp
+
+/// cp.async of 16 bytes.
+struct AsyncCopy {
+  void* shared;
+  const void* global;
+  std::size_t bytes;
+  unsigned group;
+};
 
 struct Thread {
   void* stack_pointer = nullptr;
@@ -62,6 +71,8 @@ struct Thread {
   std::uint64_t mask = 0, value = 0;
   const char* what = nullptr;
   std::vector<std::uint32_t> unfenced;  // shared addresses of its stores since its last fence
+  std::vector<AsyncCopy> async_copies;  // under way, in the order of their groups
+  unsigned async_groups = 0;            // committed
   std::unique_ptr<WgmmaThread, void (*)(WgmmaThread*)> wgmma{nullptr, nullptr};
 };
 

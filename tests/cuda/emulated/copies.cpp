@@ -1,4 +1,5 @@
-// Barriers in shared memory and the copies that complete them, bytes by bytes as the device's copy engine places them.
+// Barriers in shared memory and the copies that complete them, bytes by bytes as the device's copy engine places them;
+// and what threads store in shared memory by cp.async and stmatrix.
 #include <cstdio>
 #include <deque>
 #include <string>
@@ -102,6 +103,26 @@ void run(const Copy& copy) {
   store(copy.barrier, state);
 }
 
+/// The async proxy must not read what the thread has stored there before its next fence.
+void mark_unfenced(Thread& thread, std::uint32_t address) {
+  thread.unfenced.push_back(address);
+  thread.block->unfenced[address / 16] = true;
+}
+
+/// Does the thread's copies of all groups but the latest `pending`.
+void finish_async_copies(Thread& thread, unsigned pending) {
+  const auto first = thread.async_copies.begin();
+  auto end = first;
+  for (; end != thread.async_copies.end() && end->group + pending < thread.async_groups; ++end) {
+    std::memset(end->shared, 0, 16);
+    std::memcpy(end->shared, end->global, end->bytes);
+    const auto* const at = static_cast<const unsigned char*>(end->shared);
+    const bool is_dynamic = at >= thread.block->shared && at < thread.block->shared + launched_shared_bytes();
+    if (is_dynamic) mark_unfenced(thread, shared_address(at));
+  }
+  thread.async_copies.erase(first, end);
+}
+
 void start(const Copy& copy) {
   load(copy.barrier);
   in_shared(*copy.block, copy.to, copy.bytes, "a copy");
@@ -192,9 +213,29 @@ void stmatrix_x4(void* row, const std::uint32_t (&r)[4]) {
   for (int matrix = 0; matrix < 4; ++matrix) {
     unsigned char* const to = from_lane<unsigned char*>(rows, 8 * matrix + lane() / 4);
     std::memcpy(to + lane() % 4 * 4, &r[matrix], 4);
-    thread.unfenced.push_back(shared_address(to));
-    thread.block->unfenced[shared_address(to) / 16] = true;
+    mark_unfenced(thread, shared_address(to));
   }
+}
+
+void copy_async_16(void* shared, const void* global, int bytes) {
+  if (reinterpret_cast<std::uintptr_t>(shared) % 16 != 0 ||
+      (bytes > 0 && reinterpret_cast<std::uintptr_t>(global) % 16))
+    give_up("cp.async is not aligned to 16 bytes");
+  if (bytes < 0 || bytes > 16) give_up("cp.async of %d bytes", bytes);
+  Thread& thread = running_thread();
+  std::memset(shared, 0xff, 16);
+  thread.async_copies.push_back({shared, global, static_cast<std::size_t>(bytes), thread.async_groups});
+}
+
+void copy_async_commit() {
+  if (left_out("copy_async_commit")) return;
+  Thread& thread = running_thread();
+  ++thread.async_groups;
+  if (random_number() % 4 == 0) finish_async_copies(thread, 0);
+}
+
+void copy_async_wait(unsigned pending) {
+  if (!left_out("copy_async_wait")) finish_async_copies(running_thread(), pending);
 }
 
 void async_proxy_fence() {

@@ -129,6 +129,8 @@ void prepare(Thread& thread) {
   thread.word = nullptr;
   thread.watched = nullptr;
   thread.unfenced.clear();
+  thread.async_copies.clear();
+  thread.async_groups = 0;
   thread.wgmma.reset();
 }
 

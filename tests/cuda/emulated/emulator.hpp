@@ -110,10 +110,10 @@ void ldmatrix_x4(std::uint32_t (&r)[4], const void* row) {
   }
 }
 
-inline void copy_async_16(void* shared, const void* global, int bytes) {
-  std::memset(shared, 0, 16);
-  std::memcpy(shared, global, static_cast<std::size_t>(bytes));
-}
+// cp.async: copies that are done some time before the wait for their group; until then NaN is there.
+void copy_async_16(void* shared, const void* global, int bytes);
+void copy_async_commit();
+void copy_async_wait(unsigned pending);
 
 }  // namespace emulator
 

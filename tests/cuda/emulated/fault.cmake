@@ -1,8 +1,8 @@
-# cmake -DDSALT=... -DMODULE=... -DFAULT=barrier_wait:1 "-DEXPECTED=..." -P fault.cmake
+# cmake -DDSALT=... -DMODULE=... -DCAPABILITY=90 -DFAULT=barrier_wait:1 "-DEXPECTED=..." -P fault.cmake
 # The emulator must notice a kernel that leaves out calls: dsalt verify fails on a case that it passes without the fault,
 # and says what the expression EXPECTED matches.
 set(ENV{DSALT_MODULE_PATH} ${MODULE})
-set(ENV{DSALT_EMULATED_CAPABILITY} 90)
+set(ENV{DSALT_EMULATED_CAPABILITY} ${CAPABILITY})
 foreach(fault "" ${FAULT})
   set(ENV{DSALT_EMULATED_FAULT} ${fault})
   execute_process(COMMAND ${DSALT} verify --backend cuda --case attention/dense_tiles/causal_193x193_d64_1_over_1_bf16
