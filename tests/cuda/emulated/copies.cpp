@@ -125,7 +125,7 @@ void finish_async_copies(Thread& thread, unsigned pending) {
 
 void start(const Copy& copy) {
   load(copy.barrier);
-  in_shared(*copy.block, copy.to, copy.bytes, "a copy");
+  std::memset(in_shared(*copy.block, copy.to, copy.bytes, "a copy"), 0xff, copy.bytes);
   // At once, or when a later copy or nobody else has anything to do.
   copies.push_back(copy);
   while (!copies.empty() && random_number() % 2 == 0) do_some_copy();
