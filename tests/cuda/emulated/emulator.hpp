@@ -1,10 +1,22 @@
 // Runs CUDA kernels, compiled as ordinary C++, on the host: every thread of a block is a fiber, blocks run one after
-// the other. Threads are switched at barriers and warp collectives only. A barrier or collective that not all of its
-// threads reach ends the process with a message (real hardware would hang or go wrong).
+// the other, those of a cluster together. Threads are switched where they wait and where they let others go on; warps
+// start in a random order, and now and then one falls behind. What is asynchronous (cp.async, TMA, wgmma) happens at a
+// random time between the instruction and the wait for it, and until then there is NaN. What real hardware would hang
+// or go wrong at ends the process with a message: threads that wait for each other, a barrier or collective that not
+// all of its threads reach, addresses outside of dynamic shared memory, a missing fence.
 //
-// Covers what the portable kernels use: threadIdx and friends, __shared__, dynamic shared memory, __syncthreads,
-// shuffles and votes, atomics, fast-math intrinsics, mma, ldmatrix and cp.async. Not covered: races between threads
-// (switching only at barriers hides them), memory outside tensors (the sanitizers on a device find these), inline PTX.
+// Covers what the kernels use: threadIdx and friends, __shared__, dynamic shared memory, __syncthreads, shuffles and
+// votes, atomics, fast-math intrinsics, mma, ldmatrix and cp.async; of Hopper, behind the functions of hopper/tma.cuh,
+// wgmma.cuh and cluster.cuh, barriers in shared memory, tensor maps with 128-byte swizzle, stmatrix, wgmma and clusters
+// (hopper_*.hpp). Not covered: races that need a switch where no thread waits, writes outside of tensors (sanitizers on
+// a device find both), ordinary stores that wgmma reads without a fence (stmatrix and cp.async are covered), accesses
+// of the wrong memory order, how long anything takes, inline PTX.
+//
+// Environment variables, for the process:
+//   DSALT_EMULATED_CAPABILITY       80 or 90; 80 if unset
+//   DSALT_EMULATED_MULTIPROCESSORS  2, or 8 of 90, if unset: how a call is shared out between blocks depends on it
+//   DSALT_EMULATED_SEED             another order of warps, copies and products; 0 if unset
+//   DSALT_EMULATED_FAULT            barrier_wait:7 leaves out every seventh call: see left_out()
 #pragma once
 
 #include <algorithm>
