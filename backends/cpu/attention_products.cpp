@@ -161,10 +161,16 @@ void Products::sum_rows(const float* w, const Operand& values, int key_begin, in
                                     out + key_begin, lo_offset, keys);
   };
   if (!pairs_) return in_float32();
-  kernels_.pair_lanes(weights, keys, row_begin, lanes_end(row_end), weights_.get());
-  kernels_.accumulate_pairs_compensated(weights_.get() + row_begin / 2, 1, tile / 2,
-                                        values.paired_.get() + row_begin / 2 * values.width_, (rows + 1) / 2,
-                                        values.width_, out + key_begin, lo_offset, keys);
+  const std::uint64_t faint = kernels_.pair_lanes(weights, keys, row_begin, lanes_end(row_end), weights_.get());
+  const auto is_faint = [faint](int key) { return (faint >> key & 1) != 0; };
+  for (int begin = 0, end; begin < keys; begin = end) {
+    end = faint == 0 ? keys : begin + 1;
+    while (end < keys && is_faint(end) == is_faint(begin)) ++end;
+    kernels_.accumulate_pairs_compensated(weights_.get() + begin * tile / 2 + row_begin / 2, 1, tile / 2,
+                                          values.paired_.get() + row_begin / 2 * values.width_, (rows + 1) / 2,
+                                          values.width_, is_faint(begin) ? faint_unit : 1, out + key_begin + begin,
+                                          lo_offset, end - begin);
+  }
   if (values.exceptional_) in_float32();
 }
 

@@ -23,6 +23,9 @@ inline constexpr int lane_group = 16;  // rows handed to `accumulate` are readab
 /// rounding does not add up over long rows.
 inline constexpr float max_slack = 8;
 
+/// What a sum of pairs over weights that pair_lanes found faint is to be multiplied by.
+inline constexpr float faint_unit = 0x1p-24f;
+
 /// What decides the dropout of a tile's rows: row `lane` is query[lane] of head[lane] = b Hq + h (low 32 bits). A
 /// weight is kept, times `kept`, when its Philox word is at least `threshold`. Lanes without a row hold any number.
 struct DropoutRows {
@@ -74,9 +77,10 @@ struct Kernels {
   /// As accumulate: a and rows[pair of terms][column] hold pairs of terms, row stride `width`.
   void (*accumulate_pairs)(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
                            const std::uint32_t* rows, int terms, std::int64_t width, float* const* out, int count);
+  /// As accumulate_compensated: the sums are multiplied by `factor` before they are added.
   void (*accumulate_pairs_compensated)(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
-                                       const std::uint32_t* rows, int terms, std::int64_t width, float* const* out,
-                                       std::int64_t lo_offset, int count);
+                                       const std::uint32_t* rows, int terms, std::int64_t width, float factor,
+                                       float* const* out, std::int64_t lo_offset, int count);
   /// As softmax (below), and pairs[r / 2][lane] = (s[r][lane], s[r + 1][lane]) rounded to bfloat16, row stride tile;
   /// rounded + rounded_lo sums those as sum + sum_lo does the unrounded ones.
   bool (*softmax_pairs)(float* s, int count, float* m, float* sum, float* sum_lo, float* rounded, float* rounded_lo,
@@ -91,8 +95,9 @@ struct Kernels {
                                int terms, std::int64_t width, std::int64_t ahead, float* const* out, int count);
   /// pairs as softmax_pairs makes them.
   void (*pair_rows)(const float* s, int count, int lane_begin, int lane_end, std::uint32_t* pairs);
-  /// pairs[r][lane / 2] = (s[r][lane], s[r][lane + 1]); row stride tile / 2.
-  void (*pair_lanes)(const float* s, int count, int lane_begin, int lane_end, std::uint32_t* pairs);
+  /// pairs[r][lane / 2] = (s[r][lane], s[r][lane + 1]); row stride tile / 2. Faint rows, whose largest magnitude is
+  /// below 2^-30 but not 0, are multiplied by 1 / faint_unit: bit r of the result is set.
+  std::uint64_t (*pair_lanes)(const float* s, int count, int lane_begin, int lane_end, std::uint32_t* pairs);
   /// pairs[t / 2][c] = (rows[t][c], rows[t + 1][c]), row stride `width` rounded up to lane_group, with exceptional
   /// elements as 0. Returns whether there are any.
   bool (*interleave)(const std::uint16_t* const* rows, int count, std::int64_t width, std::uint32_t* pairs);

@@ -3,7 +3,8 @@
 // A pair is 32 bits, the element of lower index in the lower half. Products of two bfloat16 are exact in float32; a
 // pair adds two of them to a float32 sum. The instruction takes subnormal operands as 0 and flushes subnormal sums to
 // 0, and 0 times infinity is NaN: `interleave` therefore leaves out the elements that this would harm ("exceptional":
-// nonzero below 2^-80, infinite, NaN), and the caller adds their terms in float32.
+// nonzero below 2^-80, infinite, NaN), and the caller adds their terms in float32. Weights towards a key may all be so
+// small that every sum is flushed; pair_lanes lifts those by a power of two.
 #pragma once
 
 #if defined(__AVX512BF16__) && DSALT_LANES == 16
@@ -71,8 +72,8 @@ void scores_pairs(const std::uint32_t* packed, const std::uint16_t* const* rows,
 
 template <int R, int N, Into into>
 inline void accumulate_pairs_block(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
-                                   const std::uint32_t* rows, std::int64_t row_stride, int terms, float* const* out,
-                                   std::int64_t column, std::int64_t lo_offset) {
+                                   const std::uint32_t* rows, std::int64_t row_stride, int terms, float factor,
+                                   float* const* out, std::int64_t column, std::int64_t lo_offset) {
   __m512 sum[R][N] = {};
   if constexpr (into == Into::running) {
 #pragma GCC unroll 16
@@ -95,30 +96,30 @@ inline void accumulate_pairs_block(const std::uint32_t* a, std::int64_t t_stride
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) put<into>((F)sum[r][n], out[r] + column + n * lanes, lo_offset);
+    for (int n = 0; n < N; ++n) put<into>((F)sum[r][n] * factor, out[r] + column + n * lanes, lo_offset);
 }
 
 template <Into into>
 inline void accumulate_pair_rows(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
-                                 const std::uint32_t* rows, int terms, std::int64_t width, float* const* out,
-                                 std::int64_t lo_offset, int count) {
+                                 const std::uint32_t* rows, int terms, std::int64_t width, float factor,
+                                 float* const* out, std::int64_t lo_offset, int count) {
   in_strips(0, width, [&]<int N>(std::int64_t column) {
     in_blocks<N>(count, [&]<int R>(int r) {
-      accumulate_pairs_block<R, N, into>(a + r * r_stride, t_stride, r_stride, rows, width, terms, out + r, column,
-                                         lo_offset);
+      accumulate_pairs_block<R, N, into>(a + r * r_stride, t_stride, r_stride, rows, width, terms, factor, out + r,
+                                         column, lo_offset);
     });
   });
 }
 
 void accumulate_pairs(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride, const std::uint32_t* rows,
                       int terms, std::int64_t width, float* const* out, int count) {
-  accumulate_pair_rows<Into::running>(a, t_stride, r_stride, rows, terms, width, out, 0, count);
+  accumulate_pair_rows<Into::running>(a, t_stride, r_stride, rows, terms, width, 1, out, 0, count);
 }
 
 void accumulate_pairs_compensated(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
-                                  const std::uint32_t* rows, int terms, std::int64_t width, float* const* out,
-                                  std::int64_t lo_offset, int count) {
-  accumulate_pair_rows<Into::compensated>(a, t_stride, r_stride, rows, terms, width, out, lo_offset, count);
+                                  const std::uint32_t* rows, int terms, std::int64_t width, float factor,
+                                  float* const* out, std::int64_t lo_offset, int count) {
+  accumulate_pair_rows<Into::compensated>(a, t_stride, r_stride, rows, terms, width, factor, out, lo_offset, count);
 }
 
 /// Words 0..15 and 16..31 of x, alternating.
@@ -182,11 +183,27 @@ bool softmax_pairs(float* s, int count, float* m, float* sum, float* sum_lo, flo
   return any;
 }
 
-void pair_lanes(const float* s, int count, int lane_begin, int lane_end, std::uint32_t* pairs) {
-  for (int r = 0; r < count; ++r, s += tile, pairs += tile_pairs)
+// Terms of an ordinary value (at least 2^-80) and a faint weight may fall below 2^-126, where a product of pairs loses
+// them. The lift keeps all that are numbers of float32 (at least 2^-149), and 64 of them are too small to overflow.
+constexpr float faint_below = 0x1p-30f, faint_lift = 1 / faint_unit;
+
+std::uint64_t pair_lanes(const float* s, int count, int lane_begin, int lane_end, std::uint32_t* pairs) {
+  constexpr int larger_magnitude = 0xb;  // of _mm512_range_ps: without its sign, and a number rather than a NaN
+  std::uint64_t faint = 0;
+  for (int r = 0; r < count; ++r, s += tile, pairs += tile_pairs) {
+    __m512 largest = _mm512_setzero_ps();
+    for (int lane = lane_begin; lane < lane_end; lane += lanes) {
+      const F x = load(s + lane);
+      largest = _mm512_range_ps(largest, (__m512)x, larger_magnitude);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(pairs + lane / 2), (__m256i)_mm512_cvtneps_pbh((__m512)x));
+    }
+    if (any_set((F)largest >= faint_below) || !any_set((F)largest > F{})) continue;
+    faint |= std::uint64_t{1} << r;
     for (int lane = lane_begin; lane < lane_end; lane += lanes)
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(pairs + lane / 2),
-                          (__m256i)_mm512_cvtneps_pbh((__m512)load(s + lane)));
+                          (__m256i)_mm512_cvtneps_pbh((__m512)(load(s + lane) * faint_lift)));
+  }
+  return faint;
 }
 
 /// The exceptional elements of x.

@@ -119,7 +119,7 @@ BOOST_AUTO_TEST_CASE(sums_over_pairs_of_rows) {
         }
         const auto columns = static_cast<std::int64_t>(width);
         kernels->accumulate_pairs(weights.data(), tile, 1, values.data(), (terms + 1) / 2, columns, out.data(), tile);
-        kernels->accumulate_pairs_compensated(weights.data(), tile, 1, values.data(), (terms + 1) / 2, columns,
+        kernels->accumulate_pairs_compensated(weights.data(), tile, 1, values.data(), (terms + 1) / 2, columns, 1,
                                               out_compensated.data(), tile * columns, tile);
         BOOST_TEST((sums == compensated));
         // Rows 9 to 13 by themselves, which pair the values as they come.
@@ -150,10 +150,10 @@ BOOST_AUTO_TEST_CASE(sums_over_pairs_of_rows) {
 BOOST_AUTO_TEST_CASE(pairs_round_as_dtype_does) {
   for (const Kernels* kernels : pair_tables()) {
     std::vector<float> s(tile * tile);
-    for (std::size_t n = 0; n < s.size(); ++n) s[n] = std::exp2(-static_cast<float>(n % 977) / 9);
+    for (std::size_t n = 0; n < s.size(); ++n) s[n] = std::exp2(-static_cast<float>(n % 977) / 40);
     std::vector<std::uint32_t> rows(tile / 2 * tile, 1), lanes(tile * tile / 2, 1);
     kernels->pair_rows(s.data(), tile - 1, 0, tile, rows.data());
-    kernels->pair_lanes(s.data(), tile, 0, tile, lanes.data());
+    BOOST_TEST(kernels->pair_lanes(s.data(), tile, 0, tile, lanes.data()) == 0u);
     int wrong = 0;
     for (std::size_t r = 0; r < tile; ++r)
       for (std::size_t lane = 0; lane < tile; ++lane) {
@@ -163,6 +163,43 @@ BOOST_AUTO_TEST_CASE(pairs_round_as_dtype_does) {
         wrong += (lane % 2 ? high(by_lane) : low(by_lane)) != right;
       }
     BOOST_TEST(wrong == 0);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(faint_rows_are_lifted) {
+  for (const Kernels* kernels : pair_tables()) {
+    std::vector<float> s(tile * tile, 0);
+    s[3 * tile + 20] = -0x1.8p-31f;  // row 3 is faint
+    s[3 * tile + 45] = 0x1p-149f;
+    s[4 * tile + 16] = 0x1p-30f;  // row 4 is not
+    s[4 * tile + 17] = 0x1p-120f;
+    s[5 * tile + 63] = 0x1p-149f;  // outside of the lanes
+    s[6 * tile + 30] = std::numeric_limits<float>::quiet_NaN();
+    s[6 * tile + 31] = 0x1p-40f;
+    s[7 * tile + 32] = std::numeric_limits<float>::infinity();
+    std::vector<std::uint32_t> pairs(tile * tile / 2, 1);
+    BOOST_TEST(kernels->pair_lanes(s.data(), 10, 16, 48, pairs.data()) == (1u << 3 | 1u << 6));
+    const auto at = [&](int r, int lane) {
+      const std::uint32_t pair = pairs[static_cast<std::size_t>(r * tile / 2 + lane / 2)];
+      return lane % 2 ? high(pair) : low(pair);
+    };
+    BOOST_TEST(at(3, 20) * internal::faint_unit == -0x1.8p-31f);
+    BOOST_TEST(at(3, 45) * internal::faint_unit == 0x1p-149f);
+    BOOST_TEST(at(4, 16) == 0x1p-30f);
+    BOOST_TEST(at(4, 17) == 0x1p-120f);
+    BOOST_TEST(at(5, 40) == 0.0f);
+    BOOST_TEST(std::isnan(at(6, 30)));
+    BOOST_TEST(at(6, 31) * internal::faint_unit == 0x1p-40f);
+    BOOST_TEST(at(7, 32) == std::numeric_limits<float>::infinity());
+    // A sum that a product of pairs would flush.
+    const std::vector<std::uint32_t> ones(tile / 2 * 16, 0x3f803f80);
+    std::vector<float> sums(32, 0);
+    float* const out[] = {sums.data()};
+    s.assign(tile * tile, 0x1p-140f);
+    BOOST_TEST(kernels->pair_lanes(s.data(), 1, 0, tile, pairs.data()) == 1u);
+    kernels->accumulate_pairs_compensated(pairs.data(), 1, tile / 2, ones.data(), tile / 2, 16, internal::faint_unit,
+                                          out, 16, 1);
+    BOOST_TEST(sums[7] == 0x1p-134f);
   }
 }
 

@@ -237,6 +237,16 @@ void add_logits(FamilyList& list) {
       add_qkv(c, spec, 5);
       add_gradients(c, spec, true);
     });
+    // Weights from 1 down to nothing, past the smallest normal and subnormal numbers of float32.
+    list.add("fading_weights" + head, half_dtypes, flags, [=](CaseBuilder& c) {
+      const AttentionSpec fading{.hq = 1, .nq = 3, .nk = 200, .d = d, .dv = d, .mask = "full"};
+      add_qkv(c, fading);
+      c.constant("q", fading.q_shape(1, d), c.dtype(), 1);
+      c.fill("k", fading.k_shape(1, d), c.dtype(),
+             [&](std::int64_t n) { return -0.55 * static_cast<double>(n / d) / static_cast<double>(d); });
+      c.set("scale", 1.0);
+      c.normal("dout", fading.q_shape(1, d), 0.05);
+    });
     // All logits of a row alike and large: what is lost in each tile adds up over the tiles.
     for (const double logit : {45.0, 180.0})
       for (const bool packed : {false, true})
