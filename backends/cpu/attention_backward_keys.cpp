@@ -146,7 +146,7 @@ void KeySums::store_keys(std::int64_t head, std::int64_t key_tile, const Landmar
       std::fill(row, row + width, 0.0f);
       if (used && j < extent.nk) {
         const float* hi = sum(j);
-        call_.kernels.finish(hi, hi + width, 1.0f, row, width);
+        call_.kernels.finish(nullptr, hi, hi + width, 1.0f, row, width);
         if (scale != 1) call_.kernels.scaled(row, scale, row, width);
       }
       const float* more = j < extent.nk ? through_lists(j) : nullptr;

@@ -161,7 +161,7 @@ struct QueryPass {
     const std::int64_t key = own.rows.last_key(before);
     if (key < 0) return -1;
     const std::int64_t begin = key / tile * tile, end = std::min(sequence.nk, begin + tile);
-    if (own.rows.reach > cached_keys) {
+    if (own.rows.reach() > cached_keys) {
       k.prefetch(place.kv_head, begin, end);
       v.prefetch(place.kv_head, begin, end);
       key_sums.prefetch(place.b, place.kv_head, begin, end);
@@ -381,11 +381,13 @@ struct QueryPass {
 
   void store_dq() {
     const Rows dq(kernels(), sequence.query_rows(call.gradients.dq, call.sizes.packed));
-    own.dq.fold(0, own.rows.count);
-    float *scaled = own.work.get(), *work = scaled + own.q.width();
+    float* work = own.work.get() + own.q.width();
     for (int r = 0; r < own.rows.count; ++r) {
-      kernels().scaled(own.dq.finish(r, 1), call.scale, scaled, own.q.width());
-      dq.write(place.head, own.rows.query[r], scaled, work);
+      const std::int64_t query = own.rows.query[r];
+      float* row = dq.in_place() ? dq.at<float>(place.head, query) : own.work.get();
+      own.dq.finish(r, 1, row);
+      kernels().scaled(row, call.scale, row, own.q.width());
+      if (row == own.work.get()) dq.write(place.head, query, row, work);
     }
   }
 

@@ -33,7 +33,7 @@ struct TilePass : ForwardPass {
   void fold(int key_begin, int key_end, int row_begin, int row_end) {
     const int count = key_end - key_begin, lane_begin = lanes_begin(row_begin), lane_end = lanes_end(row_end);
     float* s = own.scores.get() + key_begin * tile;
-    own.ahead.step();
+    look_ahead();
     SoftmaxRows& of = own.softmax;
     const bool rescales = own.rounds
                               ? kernels.softmax_pairs(s, count, of.m, of.sum, of.sum_lo, of.rounded, of.rounded_lo,
@@ -43,10 +43,10 @@ struct TilePass : ForwardPass {
       for (int r = row_begin; r < row_end; ++r)
         if (of.alpha[r] != 1) own.out.rescale(r, of.alpha[r]);
     if (dropout.active()) kernels.multiply(s, own.keep.get() + key_begin * tile, count, lane_begin, lane_end);
-    own.ahead.step();
+    look_ahead();
     const auto add = own.rounds ? &Products::sum_paired_keys : &Products::sum_keys;
     (own.products.*add)(own.scores.get(), own.v, key_begin, key_end, row_begin, row_end, own.out);
-    own.ahead.step();
+    look_ahead();
   }
 
   void landmarks() {
@@ -60,7 +60,7 @@ struct TilePass : ForwardPass {
         const int count = std::min(tile, reachable - block);
         const std::int32_t* index = list.index + block;
         own.out.start_block(block / tile, run.row_begin, run.row_end);
-        own.ahead.step();
+        look_ahead();
         read_keys(0, count, [&](int n) { return index[n]; });
         own.products.scores(own.packed_q, own.k, 0, count, run.row_begin, run.row_end, own.scores.get());
         kernels.mask_landmarks(own.scores.get(), count, index, list.weight + block, run.first, run.last, run.newest,
@@ -80,7 +80,7 @@ struct TilePass : ForwardPass {
       const int length = static_cast<int>(std::min<std::int64_t>(tile, sequence.nk - begin));
       mask.cut(rows, begin, length);
       own.out.start_block(begin / tile, 0, rows.count);
-      own.ahead.step();
+      look_ahead();
       read_keys(mask.key_begin, mask.key_end, [&](int n) { return begin + n; });
       if (dropout.active()) dropout.fill(mask, begin, own.keep.get());
       own.products.scores(own.packed_q, own.k, mask, own.scores.get());
@@ -94,13 +94,17 @@ struct TilePass : ForwardPass {
     }
   }
 
+  /// Asks for a few of the rows that are needed next. Little at a time, or the processor's few outstanding requests
+  /// stop everything else; more of it where a tile's own keys are asked for while the tile before is computed.
+  void look_ahead() { own.ahead.step(own.rows.reach() > cached_keys ? 16 : 8); }
+
   /// The first key tile from key `from` on that some row admits by position, -1 when there is none. Asks for its rows
   /// when they are unlikely to be in the cache since this thread's last row tile.
   std::int64_t next_tile(std::int64_t from) const {
     const std::int64_t key = own.rows.next_key(from);
     if (key < 0) return -1;
     const std::int64_t begin = key / tile * tile, end = std::min(sequence.nk, begin + tile);
-    if (own.rows.reach > cached_keys || own.rows.count < lane_group) {
+    if (own.rows.reach() > cached_keys || own.rows.count < lane_group) {
       own.ahead.add(k, kv_head, begin, end, sequence.nk);
       own.ahead.add(v, kv_head, begin, end, sequence.nk);
     }
@@ -109,10 +113,13 @@ struct TilePass : ForwardPass {
 
   /// Rows [begin, begin + tile) of the group are likely to be this thread's next ones, and the keys before those of
   /// this tile new to it.
-  void foresee(std::int64_t first_head, std::int64_t begin) {
+  void foresee(const Rows& out, const TensorView& lse, std::int64_t first_head, std::int64_t begin) {
+    own.ahead.add(out, own.rows.head[0], own.rows.query[0], own.rows.query[0] + own.rows.count, sequence.nq);
+    prefetch_row_values(lse, own.rows.head[0], own.rows.query[0], own.rows.query[0] + own.rows.count);
     if (begin < 0) return;
     const std::int64_t head = first_head + begin / sequence.nq, query = begin % sequence.nq;
     own.ahead.add(q, head, query, query + tile, sequence.nq);
+    prefetch_row_values(sequence.window, head, query, query + tile);
     if (lists.present()) {
       const std::int64_t list = lists.list_of(sequence, head, query);
       if (list != lists.list_of(sequence, own.rows.head[0], own.rows.query[0])) {
@@ -151,19 +158,24 @@ void ForwardPass::start(std::int64_t first_head, std::int64_t begin, int count) 
 }
 
 void ForwardPass::finish(const Rows& out, const TensorView& lse) {
-  own.out.fold(0, own.rows.count);
+  const SoftmaxRows& of = own.softmax;
+  const auto sum = [](const float* hi, const float* lo, int r) {
+    return static_cast<double>(hi[r]) + static_cast<double>(lo[r]);
+  };
+  // An empty row keeps its zeros; every other one has sum > 0 (or NaN).
+  const auto empty = [&](int r) { return of.m[r] == minus_infinity && sum(of.sum, of.sum_lo, r) == 0; };
   for (int r = 0; r < own.rows.count; ++r) {
     const std::int64_t head = own.rows.head[r], query = own.rows.query[r];
-    const double sum = static_cast<double>(own.softmax.sum[r]) + static_cast<double>(own.softmax.sum_lo[r]);
-    const bool empty = own.softmax.m[r] == minus_infinity && sum == 0;
-    // An empty row keeps its zeros; every other one has sum > 0 (or NaN).
-    const double weights =
-        own.rounds ? static_cast<double>(own.softmax.rounded[r]) + static_cast<double>(own.softmax.rounded_lo[r]) : sum;
-    out.write(head, query, own.out.finish(r, empty ? 1.0f : static_cast<float>(weights)), own.work.get());
-    if (lse.present())
-      *lse.at<float>(head * lse.strides[0] + query * lse.strides[1]) =
-          empty ? minus_infinity : static_cast<float>(static_cast<double>(own.softmax.m[r]) + std::log(sum));
+    const double weights = own.rounds ? sum(of.rounded, of.rounded_lo, r) : sum(of.sum, of.sum_lo, r);
+    float* row = out.in_place() ? out.at<float>(head, query) : own.row.get();
+    own.out.finish(r, empty(r) ? 1.0f : static_cast<float>(weights), row);
+    if (row == own.row.get()) out.write(head, query, row, own.work.get());
   }
+  if (!lse.present()) return;
+  for (int r = 0; r < own.rows.count; ++r)
+    *lse.at<float>(own.rows.head[r] * lse.strides[0] + own.rows.query[r] * lse.strides[1]) =
+        empty(r) ? minus_infinity
+                 : static_cast<float>(static_cast<double>(of.m[r]) + std::log(sum(of.sum, of.sum_lo, r)));
 }
 
 void CpuBackend::attention_forward(const AttentionProblem& problem, const AttentionInputs& inputs,
@@ -203,16 +215,17 @@ void CpuBackend::attention_forward(const AttentionProblem& problem, const Attent
                    Rows(kernels_, sequence.q), Rows(kernels_, sequence.k), Rows(kernels_, sequence.v), kv_head,
                    *scratch[static_cast<std::size_t>(omp_get_thread_num())]}};
     const int count = static_cast<int>(std::min<std::int64_t>(tile, rows - begin));
+    const Rows out(kernels_, sequence.query_rows(outputs.out, sizes.packed));
+    const TensorView lse = sequence.query_rows(outputs.lse, sizes.packed);
     pass.start(kv_head * group, begin, count);
     if (count <= few_rows && !drops(problem)) {
       attend_few_rows(pass);
     } else {
-      pass.foresee(kv_head * group, begin - tile);
+      pass.foresee(out, lse, kv_head * group, begin - tile);
       if (lists.present()) pass.landmarks();
       pass.keys_by_position();
     }
-    pass.finish(Rows(kernels_, sequence.query_rows(outputs.out, sizes.packed)),
-                sequence.query_rows(outputs.lse, sizes.packed));
+    pass.finish(out, lse);
   }
 }
 

@@ -21,6 +21,7 @@ struct ForwardScratch {
         products(kernels, pairs),
         rounds(pairs && !drops(problem)),
         out(kernels, v.width()),
+        row(v.width()),
         work(v.width()),
         scores(tile * tile),
         keep(drops(problem) ? tile * tile : 0),
@@ -30,7 +31,7 @@ struct ForwardScratch {
   Products products;
   bool rounds;  // weights are rounded to bfloat16: a row is divided by their sum, and lse has the unrounded one
   RowSums out;
-  Array<float> work, scores, keep;
+  Array<float> row, work, scores, keep;
   ListScratch list;
   RowTile rows;
   TileMask mask;

@@ -44,30 +44,38 @@ Packed::Packed(const Kernels& kernels, bool pairs, std::int64_t channels)
     : kernels_(kernels),
       pairs_(pairs),
       channels_(pairs ? (channels + 1) / 2 : channels),
-      scaled_(pairs ? 0 : tile * padded(channels)),
-      data_(tile * channels_) {}
+      data_(tile * channels_),
+      scaled_(pairs ? 0 : most_rows * padded(channels)) {}
 
 void Packed::pack(const Operand& rows, int count, double scale) {
   factor_ = scale;
   count_ = count;
-  for (int n = 0; n < count; ++n) {
-    if (pairs_) {
-      rows_[n] = rows.narrow_[n];
-    } else if (scale == 1) {
-      rows_[n] = rows.rows_[n];
-    } else {
-      float* scaled = scaled_.get() + n * rows.width_;
-      kernels_.scaled(rows.rows_[n], scale, scaled, channels_);
-      rows_[n] = scaled;
-    }
-  }
+  for (int n = 0; n < count; ++n) rows_[n] = pairs_ ? static_cast<const void*>(rows.narrow_[n]) : rows.rows_[n];
   kernels_.transpose(rows_, count, channels_, data_.get());
+  if (pairs_ || scale == 1) return;
+  auto* packed = reinterpret_cast<float*>(data_.get());
+  const int lanes = lanes_end(count);
+  if (lanes == tile)
+    kernels_.scaled(packed, scale, packed, channels_ * tile);
+  else
+    for (std::int64_t c = 0; c < channels_; ++c) kernels_.scaled(packed + c * tile, scale, packed + c * tile, lanes);
+}
+
+const void* const* Packed::rows(int begin, int end) {
+  if (pairs_ || factor_ == 1) return rows_ + begin;
+  const std::int64_t width = padded(channels_);
+  for (int n = begin; n < end; ++n) {
+    float* row = scaled_.get() + (n - begin) * width;
+    kernels_.scaled(static_cast<const float*>(rows_[n]), factor_, row, channels_);
+    scaled_rows_[n - begin] = row;
+  }
+  return scaled_rows_;
 }
 
 Products::Products(const Kernels& kernels, bool pairs)
     : kernels_(kernels), pairs_(pairs), weights_(pairs ? tile * tile / 2 : 0) {}
 
-void Products::scores(const Packed& packed, const Operand& keys, int key_begin, int key_end, int row_begin, int row_end,
+void Products::scores(Packed& packed, const Operand& keys, int key_begin, int key_end, int row_begin, int row_end,
                       float* s) {
   const int count = key_end - key_begin;
   float* out = s + key_begin * tile;
@@ -88,14 +96,15 @@ void Products::scores(const Packed& packed, const Operand& keys, int key_begin, 
   }
 }
 
-void Products::row_scores(const Packed& packed, const Operand& keys, int key_begin, int key_end, int row_begin,
-                          int row_end, std::int64_t ahead, float* s) const {
+void Products::row_scores(Packed& packed, const Operand& keys, int key_begin, int key_end, int row_begin, int row_end,
+                          std::int64_t ahead, float* s) const {
   const int count = row_end - row_begin, key_count = key_end - key_begin;
+  const void* const* rows = packed.rows(row_begin, row_end);
   if (pairs_)
-    kernels_.row_scores_pairs(packed.rows_ + row_begin, count, keys.narrow_ + key_begin, key_count, packed.channels_,
+    kernels_.row_scores_pairs(rows, count, keys.narrow_ + key_begin, key_count, packed.channels_,
                               static_cast<float>(packed.factor_), ahead, s);
   else
-    kernels_.row_scores(packed.rows_ + row_begin, count, keys.rows_ + key_begin, key_count, packed.channels_, ahead, s);
+    kernels_.row_scores(rows, count, keys.rows_ + key_begin, key_count, packed.channels_, ahead, s);
 }
 
 bool Products::row_softmax(float* s, int r, int count, SoftmaxRows& state) {
@@ -119,10 +128,10 @@ void Products::row_sums(const float* w, Operand& values, int key_begin, int key_
     return;
   values.read_exceptional(key_begin, key_end);
   kernels_.accumulate_compensated(w + row_begin * tile, 1, tile, values.rows_ + key_begin, keys, values.width_,
-                                  out.compensated() + row_begin, out.lo_offset(), rows);
+                                  out.compensated(row_begin, row_end), out.lo_offset(), rows);
 }
 
-void Products::scores(const Packed& packed, const Operand& keys, const TileMask& mask, float* s) {
+void Products::scores(Packed& packed, const Operand& keys, const TileMask& mask, float* s) {
   for_each_key_group(mask, [&](int key_begin, int key_end, int lane_begin, int lane_end) {
     scores(packed, keys, key_begin, key_end, lane_begin, lane_end, s);
   });
@@ -149,7 +158,7 @@ void Products::sum_paired_keys(const float* w, const Operand& values, int key_be
   // Not into the plain sum, which the next product of pairs would flush to 0 if it were subnormal.
   if (values.exceptional_)
     kernels_.accumulate_compensated(w + key_begin * tile + row_begin, tile, 1, values.rows_ + key_begin, keys,
-                                    values.width_, out.compensated() + row_begin, out.lo_offset(), rows);
+                                    values.width_, out.compensated(row_begin, row_end), out.lo_offset(), rows);
 }
 
 void Products::sum_rows(const float* w, const Operand& values, int key_begin, int key_end, int row_begin, int row_end,
@@ -188,25 +197,42 @@ RowSums::RowSums(const Kernels& kernels, std::int64_t width)
 }
 
 void RowSums::clear(int rows) {
-  for (int part = 0; part < 3; ++part) std::fill_n(data_.get() + part * tile * width_, lanes_end(rows) * width_, 0.0f);
+  std::fill_n(data_.get(), rows * width_, 0.0f);
+  std::fill(empty_, empty_ + tile, true);
   group_ = -1;
 }
 
+float* const* RowSums::compensated(int begin, int end) {
+  for (int r = begin; r < end; ++r) {
+    if (!empty_[r]) continue;
+    std::fill_n(compensated_[r], width_, 0.0f);
+    std::fill_n(compensated_[r] + lo_offset(), width_, 0.0f);
+    empty_[r] = false;
+  }
+  return compensated_ + begin;
+}
+
 void RowSums::fold(int begin, int end) {
-  const std::int64_t all = tile * width_;
-  float* running = running_[begin];
-  kernels_.fold(running, running + all, running + 2 * all, (end - begin) * width_);
+  for (int to; begin < end; begin = to) {
+    to = begin + 1;
+    while (to < end && empty_[to] == empty_[begin]) ++to;
+    kernels_.fold(running_[begin], compensated_[begin], compensated_[begin] + lo_offset(), (to - begin) * width_,
+                  empty_[begin]);
+    std::fill(empty_ + begin, empty_ + to, false);
+  }
   group_ = -1;
 }
 
 void RowSums::rescale(int row, float factor) {
-  for (int part = 0; part < 3; ++part) kernels_.scale_row(data_.get() + (part * tile + row) * width_, factor, width_);
+  kernels_.scale_row(running_[row], factor, width_);
+  if (empty_[row]) return;
+  for (const std::int64_t lo : {std::int64_t{0}, lo_offset()})
+    kernels_.scale_row(compensated_[row] + lo, factor, width_);
 }
 
-const float* RowSums::finish(int row, float divisor) {
-  float* running = running_[row];
-  kernels_.finish(running + tile * width_, running + 2 * tile * width_, divisor, running, width_);
-  return running;
+void RowSums::finish(int row, float divisor, float* y) const {
+  const float* hi = empty_[row] ? nullptr : compensated_[row];
+  kernels_.finish(running_[row], hi, hi ? hi + lo_offset() : nullptr, divisor, y, width_);
 }
 
 }  // namespace dsalt::internal

@@ -69,29 +69,35 @@ class Operand {
 class Packed {
  public:
   Packed(const Kernels& kernels, bool pairs, std::int64_t channels);
-  /// Rows [0, count) times `scale`, which stay where they are; the rest of the last lane group is 0.
+  /// Rows [0, count) times `scale`; the rest of the last lane group is 0. The rows stay where they are.
   void pack(const Operand& rows, int count, double scale);
 
  private:
   friend class Products;
+  static constexpr int most_rows = 8;
+  /// Up to most_rows rows as they were packed: float32 times the scale, pairs without it.
+  const void* const* rows(int begin, int end);
+
   const Kernels& kernels_;
   bool pairs_;
   std::int64_t channels_;  // of 32 bits
   double factor_ = 1;
   int count_ = 0;
-  Array<float> scaled_;  // float32 with a scale
   Array<std::uint32_t> data_;
-  const void* rows_[tile] = {};
+  Array<float> scaled_;  // what `rows` made of float32
+  const void *rows_[tile] = {}, *scaled_rows_[most_rows] = {};
 };
 
-/// Running sums of a tile's rows: a plain float32 sum of up to four blocks of keys, and a compensated sum of those.
+/// Running sums of a tile's rows: a plain float32 sum of up to four blocks of keys, and a compensated sum of those,
+/// which is not written before the first of them is folded.
 class RowSums {
  public:
   RowSums(const Kernels& kernels, std::int64_t width);
   void clear(int rows);
-  /// The plain sum of each row, and the higher part of its compensated sum; the lower part is lo_offset() behind it.
+  /// The plain sum of each row.
   float* const* running() { return running_; }
-  float* const* compensated() { return compensated_; }
+  /// The higher part of the compensated sum of rows from `begin` on; the lower part is lo_offset() behind it.
+  float* const* compensated(int begin, int end);
   std::int64_t lo_offset() const { return tile * width_; }
   /// Blocks of keys are numbered by their place in the sequence or list. Rows [begin, end) meet block `block` now: the
   /// plain sum ends where a group of four blocks ends.
@@ -102,14 +108,15 @@ class RowSums {
   /// Ends the plain sums of rows [begin, end).
   void fold(int begin, int end);
   void rescale(int row, float factor);
-  /// sum / divisor of a row, after a last fold.
-  const float* finish(int row, float divisor);
+  /// y = sum / divisor of a row.
+  void finish(int row, float divisor, float* y) const;
 
  private:
   const Kernels& kernels_;
   std::int64_t width_, group_ = -1;
   Array<float> data_;  // running, hi, lo
   float *running_[tile], *compensated_[tile];
+  bool empty_[tile];  // nothing is in the compensated sum
 };
 
 /// The running softmax of a tile's rows, see Kernels::softmax and Kernels::softmax_pairs.
@@ -129,10 +136,9 @@ class Products {
   Products(const Kernels& kernels, bool pairs);
 
   /// s[key][row] = scale <keys[key], packed[row]>.
-  void scores(const Packed& packed, const Operand& keys, int key_begin, int key_end, int row_begin, int row_end,
-              float* s);
+  void scores(Packed& packed, const Operand& keys, int key_begin, int key_end, int row_begin, int row_end, float* s);
   /// The same on the spans of a mask (and some of the tile beside them).
-  void scores(const Packed& packed, const Operand& keys, const TileMask& mask, float* s);
+  void scores(Packed& packed, const Operand& keys, const TileMask& mask, float* s);
   /// out[row] += sum over keys of w[key][row] values[key].
   void sum_keys(const float* w, const Operand& values, int key_begin, int key_end, int row_begin, int row_end,
                 RowSums& out);
@@ -144,7 +150,7 @@ class Products {
   // The same three steps of few rows with the keys in the lanes; key key_begin is in lane 0, row stride is `tile`. Keys
   // and values `ahead` bytes behind those are asked for (0: none).
   /// s[row - row_begin][key - key_begin] = scale <keys[key], packed[row]>, and any numbers up to whole lane groups.
-  void row_scores(const Packed& packed, const Operand& keys, int key_begin, int key_end, int row_begin, int row_end,
+  void row_scores(Packed& packed, const Operand& keys, int key_begin, int key_end, int row_begin, int row_end,
                   std::int64_t ahead, float* s) const;
   /// Row r of s by Kernels::row_softmax or row_softmax_pairs.
   bool row_softmax(float* s, int r, int count, SoftmaxRows& state);

@@ -7,11 +7,19 @@ namespace dsalt::internal {
 
 void Rows::prefetch(std::int64_t head, std::int64_t begin, std::int64_t end) const {
   if (view_.strides[2] != 1) return;
-  const std::int64_t bytes = row_bytes();
-  for (std::int64_t token = begin; token < end; ++token) {
-    const char* row = view_.at<char>(0) + offset(head, token) * static_cast<std::int64_t>(size_of(view_.dtype));
+  const std::int64_t bytes = row_bytes(), step = token_bytes();
+  const char* row = view_.at<char>(0) + head * head_bytes() + begin * step;
+  for (std::int64_t token = begin; token < end; ++token, row += step)
     for (std::int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(row + line, 0, 2);
-  }
+}
+
+void prefetch_row_values(const TensorView& view, std::int64_t head, std::int64_t begin, std::int64_t end) {
+  if (!view.present() || view.strides[1] != 1) return;
+  const auto size = static_cast<std::int64_t>(size_of(view.dtype));
+  const std::int64_t first = (view.shape[0] == 1 ? 0 : head) * view.strides[0];
+  const auto values = reinterpret_cast<std::intptr_t>(view.at<char>(0)) + (first + begin) * size;
+  for (std::int64_t line = 0; line < (end - begin) * size; line += 64)
+    __builtin_prefetch(reinterpret_cast<const void*>(values + line), 0, 2);
 }
 
 const float* Rows::read(std::int64_t head, std::int64_t token, float* buffer) const {

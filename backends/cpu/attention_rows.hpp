@@ -22,7 +22,7 @@ class Rows {
 
   /// The row's first element, for rows that are contiguous and of that type.
   template <class T>
-  const T* at(std::int64_t head, std::int64_t token) const {
+  T* at(std::int64_t head, std::int64_t token) const {
     return view_.at<T>(offset(head, token));
   }
   std::int64_t row_bytes() const { return channels() * static_cast<std::int64_t>(size_of(view_.dtype)); }
@@ -55,6 +55,9 @@ class Rows {
   const Kernels& kernels_;
   TensorView view_;
 };
+
+/// Asks for values [begin, end) of a head of a [heads, tokens] view, whether or not they exist.
+void prefetch_row_values(const TensorView& view, std::int64_t head, std::int64_t begin, std::int64_t end);
 
 /// Asks for the rows that a thread will need after its present row tile, piece by piece between its own steps: the
 /// caches take few requests at once, and the processor does not foresee the order of tiles.

@@ -13,24 +13,33 @@ void RowTile::fill(const RowMask& mask, std::int64_t first_head, std::int64_t be
   const AttentionSequence& sequence = mask.sequence;
   count = rows;
   common = {0, sequence.nk};
-  KeyRange any{sequence.nk, 0};
-  for (int r = 0; r < rows; ++r) {
-    head[r] = first_head + (begin + r) / sequence.nq;
-    query[r] = (begin + r) % sequence.nq;
-    position[r] = mask.position(query[r]);
-    window[r] = mask.window(head[r], query[r]);
+  any = {};
+  std::int64_t h = first_head + begin / sequence.nq, i = begin % sequence.nq;
+  for (int r = 0; r < rows; ++r, ++i) {
+    if (i == sequence.nq) {
+      ++h;
+      i = 0;
+    }
+    head[r] = h;
+    query[r] = i;
+    position[r] = mask.position(i);
+    window[r] = mask.window(h, i);
     range[r] = dense_range(problem.mask, window[r], position[r], sequence.nk, problem.bidirectional);
     common = {std::max(common.begin, range[r].begin), std::min(common.end, range[r].end)};
-    if (range[r].begin < range[r].end) any = {std::min(any.begin, range[r].begin), std::max(any.end, range[r].end)};
+    if (range[r].begin < range[r].end)
+      any = any.begin < any.end ? KeyRange{std::min(any.begin, range[r].begin), std::max(any.end, range[r].end)}
+                                : range[r];
     edge[r] = no_edge;
     if (!problem.soft_edge || range[r].begin >= range[r].end) continue;
     const double inner = window[r] - problem.soft_edge->edge;  // distances above it are in the edge
     if (inner < 4.0e18) edge[r] = inner < 0 ? 0 : static_cast<std::int64_t>(std::floor(inner)) + 1;
   }
-  reach = std::max<std::int64_t>(0, any.end - any.begin);
 }
 
 std::int64_t RowTile::next_key(std::int64_t from) const {
+  if (from >= any.end) return -1;
+  if (from <= any.begin) return any.begin;
+  if (common.contains(from)) return from;
   std::int64_t nearest = INT64_MAX;
   for (int r = 0; r < count; ++r) {
     const std::int64_t begin = std::max(range[r].begin, from);
@@ -40,6 +49,9 @@ std::int64_t RowTile::next_key(std::int64_t from) const {
 }
 
 std::int64_t RowTile::last_key(std::int64_t before) const {
+  if (before <= any.begin) return -1;
+  if (before >= any.end) return any.end - 1;
+  if (common.contains(before - 1)) return before - 1;
   std::int64_t nearest = -1;
   for (int r = 0; r < count; ++r) {
     const std::int64_t end = std::min(range[r].end, before);
@@ -127,6 +139,12 @@ std::int64_t LandmarkLists::list_of(const AttentionSequence& sequence, std::int6
   return (sequence.b * heads_ + (heads_ == 1 ? 0 : head)) * lists_ + t;
 }
 
+std::int64_t LandmarkLists::end_of(std::int64_t query) const {
+  if (!problem_.landmark_chunk) return INT64_MAX;
+  const std::int64_t chunk = *problem_.landmark_chunk;
+  return query + chunk - (query + problem_.landmark_offset) % chunk;
+}
+
 LandmarkList LandmarkLists::kept(std::int64_t list) const {
   if (!shared_) return {};
   return {index_.get() + list * k_, slot_.get() + list * k_, weight_.get() + list * k_, count_[list]};
@@ -176,10 +194,12 @@ int LandmarkLists::prepare(const AttentionSequence& sequence, std::int64_t list,
 void LandmarkRun::fill(const RowTile& rows, int begin, const LandmarkLists& lists, const AttentionSequence& sequence,
                        bool bidirectional) {
   constexpr std::int64_t highest = std::numeric_limits<std::int32_t>::max();
-  row_begin = begin;
+  row_begin = row_end = begin;
   list = lists.list_of(sequence, rows.head[begin], rows.query[begin]);
-  for (row_end = begin + 1; row_end < rows.count; ++row_end)
-    if (lists.list_of(sequence, rows.head[row_end], rows.query[row_end]) != list) break;
+  do {  // rows of one head at a time
+    const std::int64_t query = rows.query[row_end], end = std::min(lists.end_of(query), sequence.nq);
+    row_end = static_cast<int>(std::min<std::int64_t>(rows.count, row_end + end - query));
+  } while (row_end < rows.count && lists.list_of(sequence, rows.head[row_end], rows.query[row_end]) == list);
   for (int lane = lanes_begin(row_begin); lane < lanes_end(row_end); ++lane) {
     first[lane] = 1;
     last[lane] = 0;

@@ -27,10 +27,11 @@ struct RowTile {
   double window[tile];      // w; -1 without windows
   std::int64_t edge[tile];  // smallest distance inside the soft edge; no_edge when there is none
   KeyRange common;          // keys that every row admits by position
-  std::int64_t reach;       // distance from the first to the last key that some row admits by position
+  KeyRange any;             // from the first to the last key that some row admits by position; empty: there is none
   static constexpr std::int64_t no_edge = INT64_MAX;
 
   void fill(const RowMask& mask, std::int64_t first_head, std::int64_t begin, int rows);
+  std::int64_t reach() const { return std::max<std::int64_t>(0, any.end - any.begin); }
   /// First key >= from that some row admits by position; -1 when there is none.
   std::int64_t next_key(std::int64_t from) const;
   /// Last key < before that some row admits by position; -1 when there is none.
@@ -125,6 +126,8 @@ class LandmarkLists {
   std::int64_t slots() const { return k_; }
   /// Which list row (head, query) reads, an index into [B,Hl,T].
   std::int64_t list_of(const AttentionSequence& sequence, std::int64_t head, std::int64_t query) const;
+  /// The first query after `query` that reads another list, if there are so many.
+  std::int64_t end_of(std::int64_t query) const;
   /// A list that is prepared already; empty for one that is not.
   LandmarkList kept(std::int64_t list) const;
   LandmarkList get(const AttentionSequence& sequence, std::int64_t list, ListScratch& scratch) const;

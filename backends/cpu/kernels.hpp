@@ -60,8 +60,8 @@ struct Kernels {
   /// The same sum from zero, then added to the compensated sum hi + lo: hi = out[r], lo = hi + lo_offset.
   void (*accumulate_compensated)(const float* a, std::int64_t t_stride, std::int64_t r_stride, const float* const* rows,
                                  int terms, std::int64_t width, float* const* out, std::int64_t lo_offset, int count);
-  /// hi + lo += running, compensated; running = 0. n is a multiple of lane_group.
-  void (*fold)(float* running, float* hi, float* lo, std::int64_t n);
+  /// hi + lo += running, compensated; running = 0. n is a multiple of lane_group. `first`: hi and lo are taken to be 0.
+  void (*fold)(float* running, float* hi, float* lo, std::int64_t n, bool first);
 
   /// packed[c][lane] = rows[lane][c] for lanes [0,count), 0 in the rest of the last lane group; elements of 32 bits.
   void (*transpose)(const void* const* rows, int count, std::int64_t channels, void* packed);
@@ -155,8 +155,9 @@ struct Kernels {
   void (*narrow_bf16)(const float* x, std::uint16_t* y, std::int64_t n);
   void (*narrow_f16)(const float* x, std::uint16_t* y, std::int64_t n);
   void (*scaled)(const float* x, double scale, float* y, std::int64_t n);
-  /// y = (hi + lo) / divisor, -0 as 0; n is a multiple of lane_group.
-  void (*finish)(const float* hi, const float* lo, float divisor, float* y, std::int64_t n);
+  /// y = sum / divisor, -0 as 0, after a last fold; n is a multiple of lane_group. running null: there is nothing to
+  /// fold; hi null: it is the first.
+  void (*finish)(const float* running, const float* hi, const float* lo, float divisor, float* y, std::int64_t n);
 };
 
 /// Filled in kernels.cpp; the x86 tables exist on x86-64 only.

@@ -107,13 +107,5 @@ void scaled(const float* x, double scale, float* y, std::int64_t n) {
   map<F, F>(x, y, n, [scale](F v) { return __builtin_convertvector(__builtin_convertvector((F)v, D) * scale, F); });
 }
 
-void finish(const float* hi, const float* lo, float divisor, float* y, std::int64_t n) {
-  const F by = broadcast(divisor);
-  if (divisor == 1)  // the same bits without the division
-    for (std::int64_t k = 0; k < n; k += lanes) store(y + k, (load(hi + k) + load(lo + k)) + 0.0f);
-  else
-    for (std::int64_t k = 0; k < n; k += lanes) store(y + k, ((load(hi + k) + load(lo + k)) + 0.0f) / by);
-}
-
 }  // namespace
 }  // namespace dsalt::internal

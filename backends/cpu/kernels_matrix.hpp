@@ -186,13 +186,58 @@ void accumulate_compensated(const float* a, std::int64_t t_stride, std::int64_t 
   accumulate_rows<Into::compensated>(a, t_stride, r_stride, rows, terms, width, out, lo_offset, count);
 }
 
-void fold(float* running, float* hi, float* lo, std::int64_t n) {
-  for (std::int64_t k = 0; k < n; k += lanes) {
+/// hi + lo += x. With `first`, hi and lo were 0: infinities and NaN end up in lo as NaN either way.
+template <bool first>
+inline void add_to(F x, const float* hi, const float* lo, F& high, F& low) {
+  if constexpr (first) {
+    high = x;
+    low = x - x;
+  } else {
     F err;
-    store(hi + k, two_sum(load(hi + k), load(running + k), err));
-    store(lo + k, load(lo + k) + err);
+    high = two_sum(load(hi), x, err);
+    low = load(lo) + err;
+  }
+}
+
+template <bool first>
+inline void fold_running(float* running, float* hi, float* lo, std::int64_t n) {
+  for (std::int64_t k = 0; k < n; k += lanes) {
+    F high, low;
+    add_to<first>(load(running + k), hi + k, lo + k, high, low);
+    store(hi + k, high);
+    store(lo + k, low);
     store(running + k, F{});
   }
+}
+
+void fold(float* running, float* hi, float* lo, std::int64_t n, bool first) {
+  (first ? fold_running<true> : fold_running<false>)(running, hi, lo, n);
+}
+
+/// y[k] = (sum(k) + 0) / divisor.
+template <class Sum>
+inline void divide(float divisor, float* y, std::int64_t n, Sum&& sum) {
+  const F by = broadcast(divisor);
+  if (divisor == 1)  // the same bits without the division
+    for (std::int64_t k = 0; k < n; k += lanes) store(y + k, sum(k) + 0.0f);
+  else
+    for (std::int64_t k = 0; k < n; k += lanes) store(y + k, (sum(k) + 0.0f) / by);
+}
+
+void finish(const float* running, const float* hi, const float* lo, float divisor, float* y, std::int64_t n) {
+  F high, low;
+  if (!running)
+    divide(divisor, y, n, [&](std::int64_t k) { return load(hi + k) + load(lo + k); });
+  else if (!hi)
+    divide(divisor, y, n, [&](std::int64_t k) {
+      add_to<true>(load(running + k), nullptr, nullptr, high, low);
+      return high + low;
+    });
+  else
+    divide(divisor, y, n, [&](std::int64_t k) {
+      add_to<false>(load(running + k), hi + k, lo + k, high, low);
+      return high + low;
+    });
 }
 
 #if defined(__AVX512F__) && DSALT_LANES == 16

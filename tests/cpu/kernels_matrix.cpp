@@ -189,13 +189,44 @@ BOOST_AUTO_TEST_CASE(compensated_sums_do_not_drift) {
     for (int n = 0; n < 100000; ++n) {
       kernels->accumulate_compensated(a.data(), 1, 1, rows.data(), tile, 16, out, 16, 1);
       kernels->accumulate(a.data(), 1, 1, rows.data(), tile, 16, running, 1);
-      if (n % 4 == 3) kernels->fold(folded.data(), folded.data() + 16, folded.data() + 32, 16);
+      if (n % 4 == 3) kernels->fold(folded.data(), folded.data() + 16, folded.data() + 32, 16, n == 3);
     }
     BOOST_TEST(std::fabs((static_cast<double>(sum[0]) + static_cast<double>(sum[16])) / right - 1) < 64 * 0x1p-24);
     BOOST_TEST(folded[0] == 0);
     BOOST_TEST(std::fabs((static_cast<double>(folded[16]) + static_cast<double>(folded[32])) / right - 1) <
                128 * 0x1p-24);
   }
+}
+
+BOOST_AUTO_TEST_CASE(finish_is_a_last_fold) {
+  for (const Kernels* kernels : tables())
+    for (const float divisor : {1.0f, 3.0f}) {
+      std::vector<float> running = normal(48, 8), more = normal(48, 9);
+      running[3] = -0.0f;
+      running[4] = inf;
+      running[5] = quiet_nan;
+      running[6] = more[6] = -0.0f;
+      more[7] = -inf;
+      // Onto zeros, and onto what was never written.
+      std::vector<float> hi(48, 0), lo(48, 0), first_hi(48, quiet_nan), first_lo(48, quiet_nan), sums = running;
+      kernels->fold(sums.data(), hi.data(), lo.data(), 48, false);
+      sums = running;
+      kernels->fold(sums.data(), first_hi.data(), first_lo.data(), 48, true);
+      std::vector<float> once(48), folded_once(48), twice(48), folded_twice(48);
+      kernels->finish(running.data(), nullptr, nullptr, divisor, once.data(), 48);
+      kernels->finish(nullptr, hi.data(), lo.data(), divisor, folded_once.data(), 48);
+      kernels->finish(more.data(), first_hi.data(), first_lo.data(), divisor, twice.data(), 48);
+      sums = more;
+      kernels->fold(sums.data(), hi.data(), lo.data(), 48, false);
+      kernels->finish(nullptr, hi.data(), lo.data(), divisor, folded_twice.data(), 48);
+      for (std::size_t n = 0; n < 48; ++n) {
+        BOOST_TEST(sums[n] == 0);
+        BOOST_TEST(same(once[n], folded_once[n]));
+        BOOST_TEST(same(twice[n], folded_twice[n]));
+      }
+      BOOST_TEST(!std::signbit(once[3]));
+      BOOST_TEST(!std::signbit(twice[6]));
+    }
 }
 
 BOOST_AUTO_TEST_CASE(transpose) {
