@@ -7,10 +7,11 @@
 
 namespace dsalt::internal {
 
-BackwardCall::BackwardCall(const Kernels& kernel_table, const AttentionProblem& the_problem,
+BackwardCall::BackwardCall(MemoryPool& the_pool, const Kernels& kernel_table, const AttentionProblem& the_problem,
                            const AttentionInputs& the_inputs, const AttentionSaved& the_saved,
                            const AttentionGradients& the_gradients, int team)
-    : kernels(kernel_table),
+    : pool(the_pool),
+      kernels(kernel_table),
       problem(the_problem),
       inputs(the_inputs),
       saved(the_saved),
@@ -56,7 +57,7 @@ void CpuBackend::attention_backward(const AttentionProblem& problem, const Atten
   const std::int64_t most = sizes.packed ? sizes.hq * (tiles(sizes.nq) + tiles(sizes.nk))
                                          : sizes.hq * (tiles(sizes.batch * sizes.nq) + tiles(sizes.batch * sizes.nk));
   const int team = static_cast<int>(std::min<std::int64_t>(threads(), most));
-  BackwardCall call(kernels_, problem, inputs, saved, gradients, team);
+  BackwardCall call(pool_, kernels_, problem, inputs, saved, gradients, team);
   LandmarkGradients landmarks(call);
   attention_backward_queries(call, landmarks);
   if (gradients.dlandmark_log_weight.present()) landmarks.store_weights();

@@ -26,9 +26,10 @@ struct TilePlace {
 
 /// The call and what the passes hand to each other.
 struct BackwardCall {
-  BackwardCall(const Kernels& kernels, const AttentionProblem& problem, const AttentionInputs& inputs,
+  BackwardCall(MemoryPool& pool, const Kernels& kernels, const AttentionProblem& problem, const AttentionInputs& inputs,
                const AttentionSaved& saved, const AttentionGradients& gradients, int threads);
 
+  MemoryPool& pool;  // for what grows with the sequence
   const Kernels& kernels;
   const AttentionProblem& problem;
   const AttentionInputs& inputs;
@@ -59,13 +60,14 @@ inline std::int64_t sequence_of(const std::vector<std::int64_t>& first, std::int
   return std::upper_bound(first.begin(), first.end(), n) - first.begin() - 1;
 }
 
-/// P keep and ds of one list's keys for the rows of one tile that read it.
+/// What the rows of one tile that read one list contribute to its keys: sums over the rows, or the weights P keep and
+/// ds of so few rows that these take less memory (LandmarkGradients::sums_rows).
 struct LandmarkBlock {
   std::int64_t list, query;  // the list, and the first row's query
   int rows, count;           // rows and leading entries of the list
-  float* p;                  // [count, rows]
-  float* ds;                 // [count, rows]
-  double* slot_sum;          // [count]: sum of ds over the rows
+  float* dv;                 // [count, padded Dv]: sums of P keep dout; or P keep [count, rows]
+  float* dk;                 // [count, padded D]: sums of ds q; or ds [count, rows]
+  double* slot_sum;          // [count]: sum of ds over the rows, where dlandmark_log_weight is wanted
   std::int32_t* index;       // [count]
   std::int32_t* slot;        // [count]
 };
@@ -77,8 +79,12 @@ class LandmarkGradients {
   explicit LandmarkGradients(const BackwardCall& call);
   ~LandmarkGradients();
   bool active() const { return active_; }
+  /// Whether blocks hold sums over rows.
+  bool sums_rows() const { return sums_rows_; }
   std::int64_t tiles_per_round() const { return round_; }
 
+  /// Starts the sums of key/value heads [first_head, end_head), numbered b Hkv + kv head.
+  void start_heads(std::int64_t first_head, std::int64_t end_head);
   /// Starts the blocks of tile `n` of the round.
   void begin_tile(std::int64_t n) { used_[n] = 0; }
   /// A new block of `count` entries of `list` for rows [run.row_begin, run.row_end) of tile n of the round.
@@ -88,7 +94,7 @@ class LandmarkGradients {
   void fold(std::int64_t first, std::int64_t count);
   /// Writes dlandmark_log_weight.
   void store_weights() const;
-  /// The sums for key j, hi then lo at padded(width); null when no list holds it.
+  /// The sums for key j (of dk without the scale), hi then lo at padded(width); null when no list holds it.
   const float* dk(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
   const float* dv(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
 
@@ -98,23 +104,30 @@ class LandmarkGradients {
   void fold_keys(std::int64_t first, std::int64_t count);
   void fold_weights(std::int64_t first, std::int64_t count);
   void add_block(const LandmarkBlock& block, const AttentionSequence& sequence, std::int64_t head, std::int64_t kv_head,
-                 std::int64_t key_group, Scratch& own);
+                 std::int64_t key_group, Scratch* own);
+  void add_sums(const LandmarkBlock& block, std::int64_t entry, int count, float* const* dk, float* const* dv) const;
+  void add_weights(const LandmarkBlock& block, const AttentionSequence& sequence, std::int64_t head, std::int64_t entry,
+                   int count, float* const* dk, float* const* dv, Scratch& own) const;
   std::int64_t sum_of(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
 
   const BackwardCall& call_;
-  bool active_ = false, weights_ = false;
+  bool active_ = false, weights_ = false, sums_rows_ = false;
+  std::int64_t d_, dv_;  // padded widths
   std::int64_t k_ = 0, round_ = 1, blocks_per_tile_ = 1, keys_per_task_ = tile;
-  // Keys that some list holds, per (b, kv head), ascending: their sums are rows of dk_ and dv_.
-  std::vector<std::int64_t> first_key_;  // [B+1]: offset of sequence b's keys in slot_
-  Array<std::int32_t> slot_;             // per (b, kv head, key): its place among them, -1 when no list holds it
-  std::vector<std::int64_t> first_sum_;  // [B Hkv + 1]
-  Array<std::int32_t> key_;              // the key of each sum
-  Array<float> dk_, dv_;
+  // Keys that some list holds, per (b, kv head), ascending. The sums of the present heads are rows of dk_sum_ and
+  // dv_sum_.
+  std::vector<std::int64_t> first_key_;    // [B+1]: offset of sequence b's keys in slot_
+  Array<std::int32_t> slot_;               // per (b, kv head, key): its place among them, -1 when no list holds it
+  std::vector<std::int64_t> first_sum_;    // [B Hkv + 1]
+  Array<std::int32_t> key_;                // the key of each sum
+  std::int64_t start_sum_ = 0, room_ = 0;  // the first of the present sums; how many there is room for
+  Array<float> dk_sum_, dv_sum_;
   Array<double> slot_sum_;  // [B,Hl,T,K]
   // One round.
   Array<LandmarkBlock> blocks_;
   Array<std::int32_t> used_, index_, block_slot_;
-  Array<float> p_, ds_;
+  Array<float> block_dv_, block_dk_;
+  std::int64_t block_dv_size_ = 0, block_dk_size_ = 0;
   Array<double> block_sum_;
   std::vector<std::unique_ptr<Scratch>> scratch_;
 };
@@ -144,8 +157,10 @@ class KeySums {
   /// Asks for the sums of keys [begin, end) before they are needed.
   void prefetch(std::int64_t b, std::int64_t kv_head, std::int64_t begin, std::int64_t end) const;
 
-  /// On a tile's turn: the sums of key tile `key_tile` are 0 if no tile added to them before.
-  void prepare(std::int64_t b, std::int64_t kv_head, std::int64_t key_tile);
+  /// On a tile's turn: whether nothing was added to key tile `key_tile` before. Its sums hold any numbers then: the
+  /// caller writes all of them, or has them cleared.
+  bool first(std::int64_t b, std::int64_t kv_head, std::int64_t key_tile);
+  void clear(std::int64_t b, std::int64_t kv_head, std::int64_t key_tile);
 
   /// Tile n waits until every tile before it in the chain has left key tiles >= key_tile. `open`, n at first, becomes
   /// the lowest tile such that those from it to n have left everything.

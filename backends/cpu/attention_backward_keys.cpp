@@ -6,6 +6,7 @@
 // added. Rows past k_lengths are written as 0, rows outside a pack's sequences not at all.
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include <omp.h>
 
@@ -15,6 +16,9 @@ namespace dsalt::internal {
 namespace {
 
 constexpr std::int64_t wave_bytes = 16 << 20;
+
+/// Rows of a gradient and its sums are asked for so many rows before they are met.
+constexpr std::int64_t rows_ahead = 8;
 
 }  // namespace
 
@@ -45,8 +49,8 @@ KeySums::KeySums(const BackwardCall& call)
     most_tiles = std::max(most_tiles, waves_.back().end_tile - waves_.back().first_tile);
   }
   if (!active_) return;
-  if (call.gradients.dk.present()) dk_sum_ = Array<float>::raw(most_keys * 2 * d_);
-  if (call.gradients.dv.present()) dv_sum_ = Array<float>::raw(most_keys * 2 * dv_);
+  if (call.gradients.dk.present()) dk_sum_ = Array<float>::raw(most_keys * 2 * d_, call.pool);
+  if (call.gradients.dv.present()) dv_sum_ = Array<float>::raw(most_keys * 2 * dv_, call.pool);
   used_ = Array<std::uint8_t>(most_key_tiles);
   left_ = std::make_unique<std::atomic<std::int64_t>[]>(static_cast<std::size_t>(most_tiles));
   passed_ = std::make_unique<std::atomic<std::int64_t>[]>(static_cast<std::size_t>(most_tiles));
@@ -68,10 +72,11 @@ void KeySums::start(const Wave& wave) {
   std::fill_n(used_.get(), key_tile_of(wave.end_head, 0), std::uint8_t{0});
 }
 
-void KeySums::prepare(std::int64_t b, std::int64_t kv_head, std::int64_t key_tile) {
-  std::uint8_t& used = used_[key_tile_of(b * call_.sizes.hkv + kv_head, key_tile)];
-  if (used) return;
-  used = 1;
+bool KeySums::first(std::int64_t b, std::int64_t kv_head, std::int64_t key_tile) {
+  return std::exchange(used_[key_tile_of(b * call_.sizes.hkv + kv_head, key_tile)], std::uint8_t{1}) == 0;
+}
+
+void KeySums::clear(std::int64_t b, std::int64_t kv_head, std::int64_t key_tile) {
   const std::int64_t begin = key_tile * tile;
   const std::int64_t count = std::min<std::int64_t>(tile, sequence_extent(call_.inputs, b).nk - begin);
   if (dk_sum_.get()) std::fill_n(dk(b, kv_head, begin), count * 2 * d_, 0.0f);
@@ -143,15 +148,22 @@ void KeySums::store_keys(std::int64_t head, std::int64_t key_tile, const Landmar
     if (!gradient.present()) return;
     const Rows rows(call_.kernels, sequence_rows(gradient, call_.sizes.packed, b, extent.k_start, all));
     for (std::int64_t j = begin; j < end; ++j) {
-      std::fill(row, row + width, 0.0f);
+      if (j + rows_ahead < end) rows.prefetch(kv_head, j + rows_ahead, j + rows_ahead + 1);
+      float* total = rows.in_place() ? rows.at<float>(kv_head, j) : row;
       if (used && j < extent.nk) {
         const float* hi = sum(j);
-        call_.kernels.finish(nullptr, hi, hi + width, 1.0f, row, width);
-        if (scale != 1) call_.kernels.scaled(row, scale, row, width);
+        for (std::int64_t c = 0; c < 2 * width; c += 16) __builtin_prefetch(hi + rows_ahead * 2 * width + c);
+        call_.kernels.finish(nullptr, hi, hi + width, 1.0f, total, width);
+      } else {
+        std::fill(total, total + width, 0.0f);
       }
-      const float* more = j < extent.nk ? through_lists(j) : nullptr;
-      for (std::int64_t c = 0; c < width; ++c) row[c] += more ? more[c] + more[width + c] : 0.0f;  // -0 becomes 0
-      rows.write(kv_head, j, row, work);
+      if (const float* more = j < extent.nk ? through_lists(j) : nullptr)
+        for (std::int64_t c = 0; c < width; ++c) total[c] += more[c] + more[width + c];
+      if (scale != 1) {
+        call_.kernels.scaled(total, scale, total, width);
+        if (scale <= 0) std::for_each(total, total + width, [](float& x) { x += 0.0f; });  // -0 becomes 0
+      }
+      if (total == row) rows.write(kv_head, j, row, work);
     }
   };
   write(

@@ -3,7 +3,8 @@
 //   dk_l += scale sum ds_il q_i,   dv_l += sum P_il keep_il do_i       over the rows i that reach l through a list
 //   dlambda_slot = sum ds_il                                           over the rows (and heads, when Hl = 1) of a list
 //
-// The query pass leaves ds and P keep of each (row tile, list) as a block. A round of blocks is added up key-outer:
+// The query pass leaves the sums of each (row tile, list), or their weights, as a block. A round of blocks is added up
+// key-outer:
 // every (key/value head, group of keys) is one task that walks the blocks in tile order, so no two threads meet in a
 // sum and the order of additions does not depend on rounds or threads. Only keys that some list holds have sums.
 #include <omp.h>
@@ -18,20 +19,23 @@ constexpr std::int64_t round_bytes = 8 << 20;
 }  // namespace
 
 struct LandmarkGradients::Scratch {
-  explicit Scratch(const BackwardCall& call)
-      : d(padded(call.sizes.d)), dv(padded(call.sizes.dv)), q(tile * d), dout(tile * dv), work(std::max(d, dv)) {}
-  std::int64_t d, dv;
-  Array<float> q, dout, work;
+  explicit Scratch(const BackwardCall& call) : q(tile * padded(call.sizes.d)), dout(tile * padded(call.sizes.dv)) {}
+  Array<float> q, dout;
 };
 
-LandmarkGradients::LandmarkGradients(const BackwardCall& call) : call_(call) {
+LandmarkGradients::LandmarkGradients(const BackwardCall& call)
+    : call_(call), d_(padded(call.sizes.d)), dv_(padded(call.sizes.dv)) {
   weights_ = call.gradients.dlandmark_log_weight.present();
   k_ = call.lists.slots();
   active_ = call.lists.present() && k_ > 0 && (call.wants_keys() || weights_);
   if (!active_) return;
-  blocks_per_tile_ =
-      call.problem.landmark_chunk ? std::min<std::int64_t>(tile, tile / *call.problem.landmark_chunk + 2) : 1;
-  const std::int64_t bytes = k_ * (tile * 2 * 4 + blocks_per_tile_ * (8 + 4 + 4));
+  const std::int64_t chunk = call.problem.landmark_chunk.value_or(std::int64_t{1} << 62);
+  blocks_per_tile_ = std::min<std::int64_t>(tile, (tile - 2) / chunk + 2);
+  sums_rows_ = chunk >= tile;
+  const std::int64_t blocks = sums_rows_ ? blocks_per_tile_ : 1;  // weights of all blocks of a tile take `tile` rows
+  block_dv_size_ = call.wants_keys() ? k_ * (sums_rows_ ? dv_ : tile) : 0;
+  block_dk_size_ = call.wants_keys() ? k_ * (sums_rows_ ? d_ : tile) : 0;
+  const std::int64_t bytes = 4 * blocks * (block_dv_size_ + block_dk_size_) + k_ * blocks_per_tile_ * (8 + 4 + 4);
   round_ = std::max<std::int64_t>({1, call.threads, round_bytes / bytes});
   round_ = std::min(round_, std::max<std::int64_t>(1, call.first_tile.back()));
   blocks_ = Array<LandmarkBlock>::raw(round_ * blocks_per_tile_);
@@ -39,11 +43,12 @@ LandmarkGradients::LandmarkGradients(const BackwardCall& call) : call_(call) {
   index_ = Array<std::int32_t>::raw(round_ * blocks_per_tile_ * k_);
   block_slot_ = Array<std::int32_t>::raw(round_ * blocks_per_tile_ * k_);
   block_sum_ = Array<double>::raw(round_ * blocks_per_tile_ * k_);
-  p_ = Array<float>::raw(round_ * tile * k_);
-  ds_ = Array<float>::raw(round_ * tile * k_);
+  block_dv_ = Array<float>::raw(round_ * blocks * block_dv_size_, call.pool);
+  block_dk_ = Array<float>::raw(round_ * blocks * block_dk_size_, call.pool);
   if (weights_) slot_sum_ = Array<double>(call.inputs.landmarks.size());
   if (!call.wants_keys()) return;
   find_keys();
+  if (sums_rows_) return;
   for (int n = 0; n < call.threads; ++n) scratch_.push_back(std::make_unique<Scratch>(call));
 }
 
@@ -88,14 +93,32 @@ void LandmarkGradients::find_keys() {
   const std::int64_t share = sums / std::max<std::int64_t>(1, 2 * call_.threads) / tile * tile;
   keys_per_task_ = std::clamp<std::int64_t>(share, tile, 512);
   key_ = Array<std::int32_t>::raw(sums);
-  dk_ = Array<float>(sums * 2 * padded(call_.sizes.d));
-  dv_ = Array<float>(sums * 2 * padded(call_.sizes.dv));
 #pragma omp parallel for schedule(dynamic, 1) num_threads(call_.threads)
   for (std::int64_t n = 0; n < batch * hkv; ++n) {
     const std::int64_t b = n / hkv, nk = sequence_extent(call_.inputs, b).nk;
     const std::int32_t* held = slot_.get() + first_key_[static_cast<std::size_t>(b)] + n % hkv * nk;
     for (std::int64_t j = 0; j < nk; ++j)
       if (held[j] >= 0) key_[first_sum_[static_cast<std::size_t>(n)] + held[j]] = static_cast<std::int32_t>(j);
+  }
+}
+
+void LandmarkGradients::start_heads(std::int64_t first_head, std::int64_t end_head) {
+  if (!active_ || !call_.wants_keys()) return;
+  const auto sum_of_head = [&](std::int64_t head) { return first_sum_[static_cast<std::size_t>(head)]; };
+  const std::int64_t sums = sum_of_head(end_head) - sum_of_head(first_head);
+  const std::int64_t d = 2 * d_, dv = 2 * dv_;
+  start_sum_ = sum_of_head(first_head);
+  if (sums > room_) {
+    dk_sum_ = {};
+    dv_sum_ = {};
+    dk_sum_ = Array<float>::raw(sums * d, call_.pool);
+    dv_sum_ = Array<float>::raw(sums * dv, call_.pool);
+    room_ = sums;
+  }
+#pragma omp parallel for schedule(static) num_threads(call_.threads)
+  for (std::int64_t sum = 0; sum < sums; ++sum) {
+    std::fill_n(dk_sum_.get() + sum * d, d, 0.0f);
+    std::fill_n(dv_sum_.get() + sum * dv, dv, 0.0f);
   }
 }
 
@@ -107,8 +130,13 @@ LandmarkBlock& LandmarkGradients::add(std::int64_t n, const RowTile& rows, const
   block.query = rows.query[run.row_begin];
   block.rows = run.row_end - run.row_begin;
   block.count = count;
-  block.p = p_.get() + (n * tile + run.row_begin) * k_;
-  block.ds = ds_.get() + (n * tile + run.row_begin) * k_;
+  if (sums_rows_) {
+    block.dv = block_dv_.get() + at * block_dv_size_;
+    block.dk = block_dk_.get() + at * block_dk_size_;
+  } else {
+    block.dv = block_dv_.get() + (n * tile + run.row_begin) * k_;
+    block.dk = block_dk_.get() + (n * tile + run.row_begin) * k_;
+  }
   block.slot_sum = block_sum_.get() + at * k_;
   block.index = index_.get() + at * k_;
   block.slot = block_slot_.get() + at * k_;
@@ -144,7 +172,7 @@ void LandmarkGradients::fold_keys(std::int64_t first, std::int64_t count) {
   for (std::size_t n = 0; n < tasks.size(); ++n) {
     const Task& task = tasks[n];
     const AttentionSequence sequence = attention_sequence(call_.inputs, task.b);
-    Scratch& own = *scratch_[static_cast<std::size_t>(omp_get_thread_num())];
+    Scratch* own = sums_rows_ ? nullptr : scratch_[static_cast<std::size_t>(omp_get_thread_num())].get();
     for (std::int64_t t = task.tile_begin; t < task.tile_end; ++t) {
       const std::int64_t head = call_.place(t).head;
       const LandmarkBlock* blocks = blocks_.get() + (t - first) * blocks_per_tile_;
@@ -155,42 +183,58 @@ void LandmarkGradients::fold_keys(std::int64_t first, std::int64_t count) {
 }
 
 void LandmarkGradients::add_block(const LandmarkBlock& block, const AttentionSequence& sequence, std::int64_t head,
-                                  std::int64_t kv_head, std::int64_t key_group, Scratch& own) {
+                                  std::int64_t kv_head, std::int64_t key_group, Scratch* own) {
   const auto n = static_cast<std::size_t>(sequence.b * call_.sizes.hkv + kv_head);
   const std::int64_t sums = first_sum_[n + 1] - first_sum_[n];
   const std::int64_t low = key_group * keys_per_task_, high = std::min(sums, low + keys_per_task_) - 1;
   const std::int32_t* keys = key_.get() + first_sum_[n];
   const auto begin = std::lower_bound(block.index, block.index + block.count, keys[low]) - block.index;
   const auto end = std::upper_bound(block.index, block.index + block.count, keys[high]) - block.index;
-  if (begin >= end) return;
-
-  const bool packed = call_.sizes.packed, wants_dk = call_.gradients.dk.present(),
-             wants_dv = call_.gradients.dv.present();
-  const Rows q(call_.kernels, sequence.q), dout(call_.kernels, sequence.query_rows(call_.saved.dout, packed));
-  const float *q_rows[tile], *dout_rows[tile];
-  for (int r = 0; r < block.rows; ++r) {
-    float* row = own.q.get() + r * own.d;
-    if (wants_dk) q.read_scaled(head, block.query + r, call_.scale, row, own.work.get());
-    q_rows[r] = row;
-    if (wants_dv) dout_rows[r] = dout.read_padded(head, block.query + r, own.dout.get() + r * own.dv);
-  }
   const std::int32_t* place = slot_.get() + first_key_[static_cast<std::size_t>(sequence.b)] + kv_head * sequence.nk;
   for (auto entry = begin; entry < end; entry += tile) {
     const int count = static_cast<int>(std::min<std::int64_t>(tile, end - entry));
     float *dk_rows[tile], *dv_rows[tile];
     for (int e = 0; e < count; ++e) {
-      const std::int64_t sum = first_sum_[n] + place[block.index[entry + e]];
-      dk_rows[e] = dk_.get() + sum * 2 * own.d;
-      dv_rows[e] = dv_.get() + sum * 2 * own.dv;
+      const std::int64_t sum = first_sum_[n] - start_sum_ + place[block.index[entry + e]];
+      dk_rows[e] = dk_sum_.get() + sum * 2 * d_;
+      dv_rows[e] = dv_sum_.get() + sum * 2 * dv_;
     }
-    const std::int64_t at = entry * block.rows;
-    if (wants_dk)
-      call_.kernels.accumulate_compensated(block.ds + at, 1, block.rows, q_rows, block.rows, own.d, dk_rows, own.d,
-                                           count);
-    if (wants_dv)
-      call_.kernels.accumulate_compensated(block.p + at, 1, block.rows, dout_rows, block.rows, own.dv, dv_rows, own.dv,
-                                           count);
+    if (sums_rows_)
+      add_sums(block, entry, count, dk_rows, dv_rows);
+    else
+      add_weights(block, sequence, head, entry, count, dk_rows, dv_rows, *own);
   }
+}
+
+void LandmarkGradients::add_sums(const LandmarkBlock& block, std::int64_t entry, int count, float* const* dk,
+                                 float* const* dv) const {
+  const auto ask = [](const float* row, std::int64_t n) {
+    for (std::int64_t c = 0; c < n; c += 16) __builtin_prefetch(row + c, 1);
+  };
+  for (int e = 0; e < count; ++e) {
+    if (const int next = e + 4; next < count) {
+      if (call_.gradients.dk.present()) ask(block.dk + (entry + next) * d_, d_), ask(dk[next], 2 * d_);
+      if (call_.gradients.dv.present()) ask(block.dv + (entry + next) * dv_, dv_), ask(dv[next], 2 * dv_);
+    }
+    if (call_.gradients.dk.present()) call_.kernels.fold(block.dk + (entry + e) * d_, dk[e], dk[e] + d_, d_, false);
+    if (call_.gradients.dv.present()) call_.kernels.fold(block.dv + (entry + e) * dv_, dv[e], dv[e] + dv_, dv_, false);
+  }
+}
+
+void LandmarkGradients::add_weights(const LandmarkBlock& block, const AttentionSequence& sequence, std::int64_t head,
+                                    std::int64_t entry, int count, float* const* dk, float* const* dv,
+                                    Scratch& own) const {
+  const auto add = [&](const TensorView& view, const float* weights, std::int64_t width, float* work,
+                       float* const* sums) {
+    const Rows values(call_.kernels, view);
+    const float* rows[tile];
+    for (int r = 0; r < block.rows; ++r) rows[r] = values.read_padded(head, block.query + r, work + r * width);
+    call_.kernels.accumulate_compensated(weights + entry * block.rows, 1, block.rows, rows, block.rows, width, sums,
+                                         width, count, false);
+  };
+  if (call_.gradients.dk.present()) add(sequence.q, block.dk, d_, own.q.get(), dk);
+  if (call_.gradients.dv.present())
+    add(sequence.query_rows(call_.saved.dout, call_.sizes.packed), block.dv, dv_, own.dout.get(), dv);
 }
 
 void LandmarkGradients::fold_weights(std::int64_t first, std::int64_t count) {
@@ -238,17 +282,17 @@ std::int64_t LandmarkGradients::sum_of(std::int64_t b, std::int64_t kv_head, std
   const std::int64_t begin = first_key_[static_cast<std::size_t>(b)];
   const std::int64_t nk = (first_key_[static_cast<std::size_t>(b) + 1] - begin) / call_.sizes.hkv;
   const std::int32_t place = slot_[begin + kv_head * nk + j];
-  return place < 0 ? -1 : first_sum_[static_cast<std::size_t>(b * call_.sizes.hkv + kv_head)] + place;
+  return place < 0 ? -1 : first_sum_[static_cast<std::size_t>(b * call_.sizes.hkv + kv_head)] - start_sum_ + place;
 }
 
 const float* LandmarkGradients::dk(std::int64_t b, std::int64_t kv_head, std::int64_t j) const {
   const std::int64_t sum = sum_of(b, kv_head, j);
-  return sum < 0 ? nullptr : dk_.get() + sum * 2 * padded(call_.sizes.d);
+  return sum < 0 ? nullptr : dk_sum_.get() + sum * 2 * d_;
 }
 
 const float* LandmarkGradients::dv(std::int64_t b, std::int64_t kv_head, std::int64_t j) const {
   const std::int64_t sum = sum_of(b, kv_head, j);
-  return sum < 0 ? nullptr : dv_.get() + sum * 2 * padded(call_.sizes.dv);
+  return sum < 0 ? nullptr : dv_sum_.get() + sum * 2 * dv_;
 }
 
 }  // namespace dsalt::internal

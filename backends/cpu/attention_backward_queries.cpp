@@ -11,6 +11,7 @@
 // delta_i = norm_i sum_j P_ij keep_ij dP_ij with P = exp(s - m), in float32 with float64 sums over tiles.
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include <omp.h>
 
@@ -72,7 +73,7 @@ struct QueryPass {
   LandmarkGradients& landmarks;
   KeySums& key_sums;
   DropoutTile dropout;
-  Rows q, k, v, dout, out;
+  Rows q, k, v, dout, out, dq;
   std::int64_t n;  // the tile
   TilePlace place;
   std::int64_t first_row;   // of the tile, in call.window_gradient
@@ -133,12 +134,13 @@ struct QueryPass {
     TileMask& mask = own.mask;
     for (std::int64_t start = previous_tile(sequence.nk), next; start >= 0; start = next) {
       next = previous_tile(start);
-      own.ahead.step();
+      look_ahead();
       const int length = static_cast<int>(std::min<std::int64_t>(tile, sequence.nk - start));
       mask.cut(rows, start, length);
       read_keys(mask.key_begin, mask.key_end, [&](int j) { return start + j; });
       if (dropout.active()) dropout.fill(mask, start, own.keep.get());
       own.products.scores(own.packed_q, own.k, mask, own.p.get());
+      look_ahead();
       own.products.scores(own.packed_dout, own.v, mask, own.dp.get());
       for (const Span& span : mask) {
         const Block block{span, nullptr, 0, start, length};
@@ -155,6 +157,9 @@ struct QueryPass {
     }
   }
 
+  /// Asks for a few of the rows that are needed next, see ForwardPass.
+  void look_ahead() { own.ahead.step(12); }
+
   /// The last key tile before key `before` that some row admits by position, -1 when there is none. Asks for its rows
   /// when they are unlikely to be in the cache since this thread's last row tile.
   std::int64_t previous_tile(std::int64_t before) const {
@@ -169,9 +174,15 @@ struct QueryPass {
     return begin;
   }
 
+  /// The rows that this tile writes at its end.
+  void foresee_dq() { own.ahead.add(dq, place.head, place.begin, place.begin + tile, sequence.nq); }
+
   /// The tile that is likely to be this thread's next one, and the keys after those of this tile.
   void foresee(const TilePlace& next) {
     if (next.b != place.b) return;
+    prefetch_row_values(sequence.window, next.head, next.begin, next.begin + tile);
+    prefetch_row_values(sequence.query_rows(call.saved.lse, call.sizes.packed), next.head, next.begin,
+                        next.begin + tile);
     own.ahead.add(q, next.head, next.begin, next.begin + tile, sequence.nq);
     own.ahead.add(dout, next.head, next.begin, next.begin + tile, sequence.nq);
     own.ahead.add(out, next.head, next.begin, next.begin + tile, sequence.nq);
@@ -201,9 +212,10 @@ struct QueryPass {
         const int count = std::min(tile, reachable - entry);
         const Block block{{0, count, lanes_begin(run.row_begin), lanes_end(run.row_end), true}, &run, entry, 0, 0};
         const std::int32_t* index = list.index + entry;
-        own.ahead.step();
+        look_ahead();
         read_keys(0, count, [&](int j) { return index[j]; });
         own.products.scores(own.packed_q, own.k, 0, count, run.row_begin, run.row_end, own.p.get());
+        look_ahead();
         own.products.scores(own.packed_dout, own.v, 0, count, run.row_begin, run.row_end, own.dp.get());
         kernels().mask_landmarks(own.p.get(), count, index, list.weight + entry, run.first, run.last, run.newest,
                                  block.span.lane_begin, block.span.lane_end);
@@ -285,6 +297,7 @@ struct QueryPass {
     sweep(
         [&](const Block& block) {
           const Span& span = block.span;
+          look_ahead();
           probabilities(block);
           float *p = own.p.get() + block.at(), *ds = own.dp.get() + block.at();
           kernels().score_gradients(p, ds, keep() ? keep() + block.at() : nullptr, own.delta, block.count(),
@@ -320,25 +333,38 @@ struct QueryPass {
   /// The tile's shares of dk and dv.
   void add_keys(std::int64_t start) {
     const TileMask& mask = own.mask;
-    own.ahead.step();
+    look_ahead();
     if (mask.span_count > 1) clear_outside_spans();
     const std::int64_t key_tile = start / tile;
     key_sums.leave(n, key_tile + 1);
     key_sums.enter(n, place.chain, key_tile, open);
-    key_sums.prepare(place.b, place.kv_head, key_tile);
+    bool first = key_sums.first(place.b, place.kv_head, key_tile);
+    if (first && !covers(mask, static_cast<int>(std::min<std::int64_t>(tile, sequence.nk - start)))) {
+      key_sums.clear(place.b, place.kv_head, key_tile);
+      first = false;
+    }
     if (call.gradients.dv.present())
-      add_to_keys(own.p.get(), own.dout, key_sums.dv(place.b, place.kv_head, start), own.dout.width());
+      add_to_keys(own.p.get(), own.dout, key_sums.dv(place.b, place.kv_head, start), own.dout.width(), first);
+    look_ahead();
     if (call.gradients.dk.present())
-      add_to_keys(own.dp.get(), own.q, key_sums.dk(place.b, place.kv_head, start), own.q.width());
+      add_to_keys(own.dp.get(), own.q, key_sums.dk(place.b, place.kv_head, start), own.q.width(), first);
     key_sums.leave(n, key_tile);
   }
 
-  void add_to_keys(const float* weights, const Operand& values, float* sums, std::int64_t width) {
+  /// Whether add_to_keys meets every one of the first `length` keys.
+  static bool covers(const TileMask& mask, int length) {
+    int met = 0;
+    for_each_key_group(mask, [&](int begin, int end, int, int) { met += end - begin; });
+    return met == length;
+  }
+
+  void add_to_keys(const float* weights, const Operand& values, float* sums, std::int64_t width, bool first) {
     const TileMask& mask = own.mask;
     float* rows[tile];
     for (int j = mask.key_begin; j < mask.key_end; ++j) rows[j] = sums + j * 2 * width;
     for_each_key_group(mask, [&](int begin, int end, int lane_begin, int lane_end) {
-      own.products.sum_rows(weights, values, begin, end, lane_begin, std::min(lane_end, own.rows.count), rows, width);
+      own.products.sum_rows(weights, values, begin, end, lane_begin, std::min(lane_end, own.rows.count), rows, width,
+                            first);
     });
   }
 
@@ -364,23 +390,42 @@ struct QueryPass {
     return &landmarks.add(round_tile, own.rows, run, list, run.reachable(list));
   }
 
-  /// The tile's columns of the run, as [entry, row].
   void store_block(const LandmarkBlock& stored, const Block& block, const float* p, const float* ds) {
-    for (int j = 0; j < block.count(); ++j) {
-      const std::int64_t to = static_cast<std::int64_t>(block.entry + j) * stored.rows;
-      double sum = 0;
-      for (int r = 0; r < stored.rows; ++r) {
-        const int from = j * tile + block.run->row_begin + r;
-        stored.p[to + r] = p[from];
-        stored.ds[to + r] = ds[from];
-        sum += static_cast<double>(ds[from]);
+    const AttentionGradients& wanted = call.gradients;
+    if (wanted.dlandmark_log_weight.present())
+      for (int j = 0; j < block.count(); ++j) {
+        const float* weights = ds + j * tile + block.run->row_begin;
+        stored.slot_sum[block.entry + j] = std::accumulate(weights, weights + stored.rows, 0.0);
       }
-      stored.slot_sum[block.entry + j] = sum;
+    if (!landmarks.sums_rows()) {
+      store_weights(stored, block, p, ds);
+      return;
+    }
+    if (wanted.dv.present()) store_sums(stored.dv, block, p, own.dout);
+    look_ahead();
+    if (wanted.dk.present()) store_sums(stored.dk, block, ds, own.q);
+  }
+
+  /// sums[entry] = sum over the rows of the run of weights times values.
+  void store_sums(float* sums, const Block& block, const float* weights, const Operand& values) {
+    const LandmarkRun& run = *block.run;
+    float* rows[tile];
+    for (int j = 0; j < block.count(); ++j) rows[j] = sums + (block.entry + j) * values.width();
+    own.products.sum_rows(weights, values, 0, block.count(), lanes_begin(run.row_begin), run.row_end, rows, 0, true);
+  }
+
+  /// The tile's columns of the run, as [entry, row].
+  void store_weights(const LandmarkBlock& stored, const Block& block, const float* p, const float* ds) const {
+    if (!call.wants_keys()) return;
+    for (int j = 0; j < block.count(); ++j) {
+      const int from = j * tile + block.run->row_begin;
+      const std::int64_t to = static_cast<std::int64_t>(block.entry + j) * stored.rows;
+      std::copy_n(p + from, stored.rows, stored.dv + to);
+      std::copy_n(ds + from, stored.rows, stored.dk + to);
     }
   }
 
   void store_dq() {
-    const Rows dq(kernels(), sequence.query_rows(call.gradients.dq, call.sizes.packed));
     float* work = own.work.get() + own.q.width();
     for (int r = 0; r < own.rows.count; ++r) {
       const std::int64_t query = own.rows.query[r];
@@ -444,12 +489,14 @@ void attention_backward_queries(BackwardCall& call, LandmarkGradients& landmarks
                    Rows(call.kernels, sequence.v),
                    Rows(call.kernels, sequence.query_rows(call.saved.dout, call.sizes.packed)),
                    Rows(call.kernels, sequence.query_rows(call.saved.out, call.sizes.packed)),
+                   Rows(call.kernels, sequence.query_rows(call.gradients.dq, call.sizes.packed)),
                    n,
                    place,
                    call.first_row[static_cast<std::size_t>(place.b)] + place.head * sequence.nq + place.begin,
                    n - first,
                    *scratch[static_cast<std::size_t>(omp_get_thread_num())]};
     pass.start();
+    if (call.gradients.dq.present()) pass.foresee_dq();
     if (next < end) pass.foresee(call.place(next));
     pass.refine();
     if (pass.wants_sweep()) pass.gradients();
@@ -479,6 +526,7 @@ void attention_backward_queries(BackwardCall& call, LandmarkGradients& landmarks
 
   for (const KeySums::Wave& wave : key_sums.waves()) {
     key_sums.start(wave);
+    landmarks.start_heads(wave.first_head, wave.end_head);
     const std::int64_t step = landmarks.active() ? landmarks.tiles_per_round() : wave.end_tile - wave.first_tile;
     for (std::int64_t first = wave.first_tile; first < wave.end_tile; first += step)
       round(first, std::min(first + step, wave.end_tile));

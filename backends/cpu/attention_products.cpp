@@ -128,7 +128,7 @@ void Products::row_sums(const float* w, Operand& values, int key_begin, int key_
     return;
   values.read_exceptional(key_begin, key_end);
   kernels_.accumulate_compensated(w + row_begin * tile, 1, tile, values.rows_ + key_begin, keys, values.width_,
-                                  out.compensated(row_begin, row_end), out.lo_offset(), rows);
+                                  out.compensated(row_begin, row_end), out.lo_offset(), rows, false);
 }
 
 void Products::scores(Packed& packed, const Operand& keys, const TileMask& mask, float* s) {
@@ -158,18 +158,18 @@ void Products::sum_paired_keys(const float* w, const Operand& values, int key_be
   // Not into the plain sum, which the next product of pairs would flush to 0 if it were subnormal.
   if (values.exceptional_)
     kernels_.accumulate_compensated(w + key_begin * tile + row_begin, tile, 1, values.rows_ + key_begin, keys,
-                                    values.width_, out.compensated(row_begin, row_end), out.lo_offset(), rows);
+                                    values.width_, out.compensated(row_begin, row_end), out.lo_offset(), rows, false);
 }
 
 void Products::sum_rows(const float* w, const Operand& values, int key_begin, int key_end, int row_begin, int row_end,
-                        float* const* out, std::int64_t lo_offset) {
+                        float* const* out, std::int64_t lo_offset, bool first) {
   const int keys = key_end - key_begin, rows = row_end - row_begin;
   const float* weights = w + key_begin * tile;
-  const auto in_float32 = [&] {
+  const auto in_float32 = [&](bool is_first) {
     kernels_.accumulate_compensated(weights + row_begin, 1, tile, values.rows_ + row_begin, rows, values.width_,
-                                    out + key_begin, lo_offset, keys);
+                                    out + key_begin, lo_offset, keys, is_first);
   };
-  if (!pairs_) return in_float32();
+  if (!pairs_) return in_float32(first);
   const std::uint64_t faint = kernels_.pair_lanes(weights, keys, row_begin, lanes_end(row_end), weights_.get());
   const auto is_faint = [faint](int key) { return (faint >> key & 1) != 0; };
   for (int begin = 0, end; begin < keys; begin = end) {
@@ -178,9 +178,9 @@ void Products::sum_rows(const float* w, const Operand& values, int key_begin, in
     kernels_.accumulate_pairs_compensated(weights_.get() + begin * tile / 2 + row_begin / 2, 1, tile / 2,
                                           values.paired_.get() + row_begin / 2 * values.width_, (rows + 1) / 2,
                                           values.width_, is_faint(begin) ? faint_unit : 1, out + key_begin + begin,
-                                          lo_offset, end - begin);
+                                          lo_offset, end - begin, first);
   }
-  if (values.exceptional_) in_float32();
+  if (values.exceptional_) in_float32(false);
 }
 
 void SoftmaxRows::clear() {

@@ -158,10 +158,11 @@ class Products {
   void row_sums(const float* w, Operand& values, int key_begin, int key_end, int row_begin, int row_end,
                 std::int64_t ahead, RowSums& out);
 
-  /// The same towards keys, compensated: (hi, lo)[key] += sum over rows of w[key][row] values[row]; lo = hi +
-  /// lo_offset. row_begin is a multiple of lane_group, and lanes of the last group beyond row_end have weight 0.
+  /// The same towards keys: (hi, lo)[key] += sum over rows of w[key][row] values[row] by
+  /// Kernels::accumulate_compensated. row_begin is a multiple of lane_group, and lanes of the last group beyond row_end
+  /// have weight 0.
   void sum_rows(const float* w, const Operand& values, int key_begin, int key_end, int row_begin, int row_end,
-                float* const* out, std::int64_t lo_offset);
+                float* const* out, std::int64_t lo_offset, bool first);
 
  private:
   const Kernels& kernels_;

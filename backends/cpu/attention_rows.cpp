@@ -67,12 +67,6 @@ const std::uint16_t* Rows::read_bits(std::int64_t head, std::int64_t token, std:
   return buffer;
 }
 
-void Rows::read_scaled(std::int64_t head, std::int64_t token, double scale, float* buffer, float* work) const {
-  const std::int64_t n = channels();
-  kernels_.scaled(read(head, token, work), scale, buffer, n);
-  std::fill(buffer + n, buffer + padded(n), 0.0f);
-}
-
 void Rows::write(std::int64_t head, std::int64_t token, const float* row, float* work) const {
   const std::int64_t n = channels(), start = offset(head, token), step = view_.strides[2];
   const bool contiguous = step == 1 || n <= 1;

@@ -43,8 +43,6 @@ class Rows {
   const float* read_padded(std::int64_t head, std::int64_t token, float* buffer) const;
   /// A 16-bit row, followed by a 0 when its length is odd: in place, or in `buffer`.
   const std::uint16_t* read_bits(std::int64_t head, std::int64_t token, std::uint16_t* buffer) const;
-  /// buffer = scale * row rounded once, zero up to padded(channels). `work` holds padded(channels) floats.
-  void read_scaled(std::int64_t head, std::int64_t token, double scale, float* buffer, float* work) const;
   /// Rounds to nearest even. `work` holds padded(channels) floats.
   void write(std::int64_t head, std::int64_t token, const float* row, float* work) const;
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "dsalt/backend.hpp"
+#include "memory_pool.hpp"
 
 namespace dsalt::internal {
 
@@ -49,6 +50,7 @@ class CpuBackend final : public Backend {
   int threads() const;
 
   int requested_threads_;
+  MemoryPool pool_;
   const Kernels& kernels_;  // of the best instruction set, or the one DSALT_CPU_ISA names
 };
 

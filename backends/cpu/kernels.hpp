@@ -57,9 +57,11 @@ struct Kernels {
   /// The same with t_stride 1, for few rows.
   void (*row_accumulate)(const float* a, std::int64_t r_stride, const float* const* rows, int terms, std::int64_t width,
                          std::int64_t ahead, float* const* out, int count);
-  /// The same sum from zero, then added to the compensated sum hi + lo: hi = out[r], lo = hi + lo_offset.
+  /// The same sum from zero, then added to the compensated sum hi + lo: hi = out[r], lo = hi + lo_offset, or nothing
+  /// where lo_offset is 0. `first`: hi and lo are taken to be 0.
   void (*accumulate_compensated)(const float* a, std::int64_t t_stride, std::int64_t r_stride, const float* const* rows,
-                                 int terms, std::int64_t width, float* const* out, std::int64_t lo_offset, int count);
+                                 int terms, std::int64_t width, float* const* out, std::int64_t lo_offset, int count,
+                                 bool first);
   /// hi + lo += running, compensated; running = 0. n is a multiple of lane_group. `first`: hi and lo are taken to be 0.
   void (*fold)(float* running, float* hi, float* lo, std::int64_t n, bool first);
 
@@ -80,7 +82,7 @@ struct Kernels {
   /// As accumulate_compensated: the sums are multiplied by `factor` before they are added.
   void (*accumulate_pairs_compensated)(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
                                        const std::uint32_t* rows, int terms, std::int64_t width, float factor,
-                                       float* const* out, std::int64_t lo_offset, int count);
+                                       float* const* out, std::int64_t lo_offset, int count, bool first);
   /// As softmax (below), and pairs[r / 2][lane] = (s[r][lane], s[r + 1][lane]) rounded to bfloat16, row stride tile;
   /// rounded + rounded_lo sums those as sum + sum_lo does the unrounded ones.
   bool (*softmax_pairs)(float* s, int count, float* m, float* sum, float* sum_lo, float* rounded, float* rounded_lo,

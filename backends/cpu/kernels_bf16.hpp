@@ -118,8 +118,10 @@ void accumulate_pairs(const std::uint32_t* a, std::int64_t t_stride, std::int64_
 
 void accumulate_pairs_compensated(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
                                   const std::uint32_t* rows, int terms, std::int64_t width, float factor,
-                                  float* const* out, std::int64_t lo_offset, int count) {
-  accumulate_pair_rows<Into::compensated>(a, t_stride, r_stride, rows, terms, width, factor, out, lo_offset, count);
+                                  float* const* out, std::int64_t lo_offset, int count, bool first) {
+  (first ? accumulate_pair_rows<Into::first> : accumulate_pair_rows<Into::compensated>)(a, t_stride, r_stride, rows,
+                                                                                        terms, width, factor, out,
+                                                                                        lo_offset, count);
 }
 
 /// Words 0..15 and 16..31 of x, alternating.

@@ -91,8 +91,21 @@ inline T two_sum(T a, T b, T& err) {
   return s;
 }
 
-/// Where the sum of a block ends up: appended to a running sum, or added to a compensated one.
-enum class Into { running, compensated };
+/// hi + lo += x. With `first`, hi and lo were 0: infinities and NaN end up in lo as NaN either way.
+template <bool first>
+inline void add_to(F x, const float* hi, const float* lo, F& high, F& low) {
+  if constexpr (first) {
+    high = x;
+    low = x - x;
+  } else {
+    F err;
+    high = two_sum(load(hi), x, err);
+    low = load(lo) + err;
+  }
+}
+
+/// Where the sum of a block ends up: appended to a running sum, added to a compensated one, or the first of one.
+enum class Into { running, compensated, first };
 
 /// sum is the running sum, or the block's own.
 template <Into into>
@@ -100,9 +113,10 @@ inline void put(F sum, float* out, std::int64_t lo_offset) {
   if constexpr (into == Into::running) {
     store(out, sum);
   } else {
-    F err;
-    store(out, two_sum(load(out), sum, err));
-    store(out + lo_offset, load(out + lo_offset) + err);
+    F high, low;
+    add_to<into == Into::first>(sum, out, out + lo_offset, high, low);
+    store(out, high);
+    if (lo_offset != 0) store(out + lo_offset, low);
   }
 }
 
@@ -182,21 +196,10 @@ void accumulate(const float* a, std::int64_t t_stride, std::int64_t r_stride, co
 }
 
 void accumulate_compensated(const float* a, std::int64_t t_stride, std::int64_t r_stride, const float* const* rows,
-                            int terms, std::int64_t width, float* const* out, std::int64_t lo_offset, int count) {
-  accumulate_rows<Into::compensated>(a, t_stride, r_stride, rows, terms, width, out, lo_offset, count);
-}
-
-/// hi + lo += x. With `first`, hi and lo were 0: infinities and NaN end up in lo as NaN either way.
-template <bool first>
-inline void add_to(F x, const float* hi, const float* lo, F& high, F& low) {
-  if constexpr (first) {
-    high = x;
-    low = x - x;
-  } else {
-    F err;
-    high = two_sum(load(hi), x, err);
-    low = load(lo) + err;
-  }
+                            int terms, std::int64_t width, float* const* out, std::int64_t lo_offset, int count,
+                            bool first) {
+  (first ? accumulate_rows<Into::first> : accumulate_rows<Into::compensated>)(a, t_stride, r_stride, rows, terms, width,
+                                                                              out, lo_offset, count, 0);
 }
 
 template <bool first>

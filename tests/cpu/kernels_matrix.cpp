@@ -113,7 +113,7 @@ std::vector<float> accumulated(const Kernels& kernels, bool compensated, bool tr
   const auto columns = static_cast<std::int64_t>(width);
   if (compensated)
     kernels.accumulate_compensated(from, t_stride, r_stride, rows.data(), terms, columns, out.data() + first,
-                                   tile * columns, count);
+                                   tile * columns, count, false);
   else
     kernels.accumulate(from, t_stride, r_stride, rows.data(), terms, columns, out.data() + first, count);
   return sums;
@@ -184,10 +184,10 @@ BOOST_AUTO_TEST_CASE(compensated_sums_do_not_drift) {
   for (const Kernels* kernels : tables()) {
     const std::vector<float> a(tile, 1), data(tile * 16, 0.1f);
     const auto rows = row_pointers(data, 16);
-    std::vector<float> sum(32, 0), folded(48, 0);
+    std::vector<float> sum(32, quiet_nan), folded(48, 0);  // the first sum does not look at it
     float *out[] = {sum.data()}, *running[] = {folded.data()};
     for (int n = 0; n < 100000; ++n) {
-      kernels->accumulate_compensated(a.data(), 1, 1, rows.data(), tile, 16, out, 16, 1);
+      kernels->accumulate_compensated(a.data(), 1, 1, rows.data(), tile, 16, out, 16, 1, n == 0);
       kernels->accumulate(a.data(), 1, 1, rows.data(), tile, 16, running, 1);
       if (n % 4 == 3) kernels->fold(folded.data(), folded.data() + 16, folded.data() + 32, 16, n == 3);
     }
@@ -196,6 +196,35 @@ BOOST_AUTO_TEST_CASE(compensated_sums_do_not_drift) {
     BOOST_TEST(std::fabs((static_cast<double>(folded[16]) + static_cast<double>(folded[32])) / right - 1) <
                128 * 0x1p-24);
   }
+}
+
+BOOST_AUTO_TEST_CASE(first_sums_are_sums_onto_zeros) {
+  for (const Kernels* kernels : tables())
+    for (const int count : {1, 5, 16}) {
+      const std::vector<float> a = normal(tile * 16, 10);
+      std::vector<float> data = normal(tile * 48, 11);
+      data[7 * 48 + 9] = inf;
+      const auto rows = row_pointers(data, 48);
+      std::vector<float> onto_zeros(2 * 16 * 48, 0), first(2 * 16 * 48, quiet_nan), higher(16 * 48, quiet_nan);
+      std::vector<float*> out[3];
+      for (std::size_t r = 0; r < 16; ++r) {
+        out[0].push_back(onto_zeros.data() + r * 48);
+        out[1].push_back(first.data() + r * 48);
+        out[2].push_back(higher.data() + r * 48);
+      }
+      const auto add = [&](std::vector<float*>& to, std::int64_t lo_offset, bool is_first) {
+        kernels->accumulate_compensated(a.data(), 16, 1, rows.data(), tile, 48, to.data(), lo_offset, count, is_first);
+      };
+      add(out[0], 16 * 48, false);
+      add(out[1], 16 * 48, true);
+      add(out[2], 0, true);
+      for (std::size_t n = 0; n < static_cast<std::size_t>(count) * 48; ++n) {
+        BOOST_TEST(same(first[n], onto_zeros[n]));
+        BOOST_TEST(std::isnan(first[16 * 48 + n]) == std::isnan(onto_zeros[16 * 48 + n]));
+        if (std::isfinite(first[n])) BOOST_TEST(first[16 * 48 + n] == 0);
+        BOOST_TEST(same(higher[n], onto_zeros[n]));
+      }
+    }
 }
 
 BOOST_AUTO_TEST_CASE(finish_is_a_last_fold) {
