@@ -201,7 +201,7 @@ void CpuBackend::attention_forward(const AttentionProblem& problem, const Attent
     scratch.push_back(std::make_unique<ForwardScratch>(kernels_, pairs, sizes, problem, lists.slots()));
 
   // Neighbouring tiles share keys: a thread takes several in a row, as long as all threads stay busy to the end.
-  const auto in_a_row = static_cast<int>(std::clamp<std::int64_t>(tasks / (16 * team), 1, 8));
+  const auto in_a_row = static_cast<int>(std::clamp<std::int64_t>(tasks / (32 * team), 1, 16));
 #pragma omp parallel for schedule(dynamic, in_a_row) num_threads(team)
   for (std::int64_t n = 0; n < tasks; ++n) {
     const std::int64_t task = tasks - 1 - n;  // the longest causal tiles first
