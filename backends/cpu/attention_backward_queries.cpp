@@ -343,11 +343,11 @@ struct QueryPass {
       key_sums.clear(place.b, place.kv_head, key_tile);
       first = false;
     }
+    if (call.gradients.dk.present())  // first: dS is in the cache
+      add_to_keys(own.dp.get(), own.q, key_sums.dk(place.b, place.kv_head, start), own.q.width(), first);
+    look_ahead();
     if (call.gradients.dv.present())
       add_to_keys(own.p.get(), own.dout, key_sums.dv(place.b, place.kv_head, start), own.dout.width(), first);
-    look_ahead();
-    if (call.gradients.dk.present())
-      add_to_keys(own.dp.get(), own.q, key_sums.dk(place.b, place.kv_head, start), own.q.width(), first);
     key_sums.leave(n, key_tile);
   }
 
