@@ -161,7 +161,7 @@ void KeySums::store_keys(std::int64_t head, std::int64_t key_tile, const Landmar
         for (std::int64_t c = 0; c < width; ++c) total[c] += more[c] + more[width + c];
       if (scale != 1) {
         call_.kernels.scaled(total, scale, total, width);
-        if (scale <= 0) std::for_each(total, total + width, [](float& x) { x += 0.0f; });  // -0 becomes 0
+        std::for_each(total, total + width, [](float& x) { x += 0.0f; });  // -0 becomes 0
       }
       if (total == row) rows.write(kv_head, j, row, work);
     }

@@ -14,7 +14,7 @@
 namespace dsalt::internal {
 namespace {
 
-constexpr std::int64_t round_bytes = 8 << 20;
+constexpr std::int64_t round_bytes = 32 << 20;
 
 }  // namespace
 
@@ -29,9 +29,9 @@ LandmarkGradients::LandmarkGradients(const BackwardCall& call)
   k_ = call.lists.slots();
   active_ = call.lists.present() && k_ > 0 && (call.wants_keys() || weights_);
   if (!active_) return;
-  const std::int64_t chunk = call.problem.landmark_chunk.value_or(std::int64_t{1} << 62);
-  blocks_per_tile_ = std::min<std::int64_t>(tile, (tile - 2) / chunk + 2);
-  sums_rows_ = chunk >= tile;
+  const auto& chunk = call.problem.landmark_chunk;
+  blocks_per_tile_ = chunk ? std::min<std::int64_t>(tile, (tile - 2) / *chunk + 2) : 1;
+  sums_rows_ = !chunk || *chunk >= tile;
   const std::int64_t blocks = sums_rows_ ? blocks_per_tile_ : 1;  // weights of all blocks of a tile take `tile` rows
   block_dv_size_ = call.wants_keys() ? k_ * (sums_rows_ ? dv_ : tile) : 0;
   block_dk_size_ = call.wants_keys() ? k_ * (sums_rows_ ? d_ : tile) : 0;
