@@ -8,6 +8,48 @@
 namespace dsalt::internal {
 namespace {
 
+/// Which keys (or values) are asked for while others are read: those a few KB further on and, from that far before the
+/// end on, the first ones of the kv head before, which is likely to be this thread's next and to begin where this one
+/// began. Distances are in bytes; 0 asks for nothing.
+class Ahead {
+ public:
+  Ahead(const Operand& operand, const Rows& view, std::int64_t kv_head, std::int64_t first_key, std::int64_t end_key)
+      : end_key_(end_key) {
+    const std::int64_t keys = distance_bytes / std::max<std::int64_t>(view.row_bytes(), 1);
+    distance_ = std::clamp<std::int64_t>(keys / lane_group * lane_group, lane_group, tile);
+    if (!operand.in_place(view)) return;  // rows are copied first
+    token_bytes_ = view.token_bytes();
+    if (kv_head > 0) next_head_ = first_key / 4 * 4 * token_bytes_ - view.head_bytes();
+  }
+  std::int64_t within_head() const { return distance_ * token_bytes_; }
+  /// From key n to the first one of the next head.
+  std::int64_t to_next_head(std::int64_t n) const { return next_head_ == 0 ? 0 : next_head_ - n * token_bytes_; }
+  /// body(from, to, distance) for the two parts of keys [begin, end) behind `start`, whole lane groups first.
+  template <class Body>
+  void split(std::int64_t start, int begin, int end, Body&& body) const {
+    const std::int64_t within = std::max<std::int64_t>(end_key_ - distance_ - (start + begin), 0);
+    const std::int64_t groups = (within + lane_group - 1) / lane_group;
+    const int middle = static_cast<int>(std::min<std::int64_t>(begin + groups * lane_group, end));
+    if (begin < middle) body(begin, middle, within_head());
+    if (middle < end) body(middle, end, to_next_head(start + middle));
+  }
+
+ private:
+  static constexpr std::int64_t distance_bytes = 8192;
+  std::int64_t end_key_, distance_, token_bytes_ = 0, next_head_ = 0;
+};
+
+/// Keys [begin, end) behind `start`, begin a multiple of 4, and those of them that each row admits.
+struct KeyTile {
+  std::int64_t start;
+  int begin, end;
+  int first[few_rows], last[few_rows];
+};
+
+/// So many tiles have their scores computed before their values are read: keys and values come from memory in runs long
+/// enough for the hardware to foresee.
+constexpr int stretch = tile / few_rows;
+
 struct FewRowsPass {
   ForwardPass& pass;
   ForwardScratch& own = pass.own;
@@ -15,25 +57,15 @@ struct FewRowsPass {
 
   float* scores_of(int r) { return own.scores.get() + r * tile; }
 
-  /// Bytes from a key or value to the one in the same place of the next tile. Of keys that are copied first, nothing.
-  std::int64_t key_ahead = 0, value_ahead = 0;
-
-  /// Reads keys key_of(n), n in [begin, end), and computes their scores for some rows, key `begin` in lane 0.
-  template <class KeyOf>
-  void score(int begin, int end, int row_begin, int row_end, KeyOf&& key_of) {
-    own.k.read(pass.k, pass.kv_head, begin, end, key_of);
-    own.v.read(pass.v, pass.kv_head, begin, end, key_of);
-    own.products.row_scores(own.packed_q, own.k, begin, end, row_begin, row_end, key_ahead, scores_of(row_begin));
-  }
-
-  /// Scores are masked: folds keys [key_begin, key_end) into rows [row_begin, row_end).
-  void fold(int key_begin, int key_end, int row_begin, int row_end) {
+  /// Folds keys [key_begin, key_end), whose masked scores are given row after row, into rows [row_begin, row_end) and
+  /// asks for what lies `ahead` bytes behind the values.
+  void fold(float* scores, int key_begin, int key_end, int row_begin, int row_end, std::int64_t ahead) {
     const int count = key_end - key_begin, lanes = lanes_end(count);
     for (int r = row_begin; r < row_end; ++r) {
-      std::fill(scores_of(r) + count, scores_of(r) + lanes, minus_infinity);
-      if (own.products.row_softmax(own.scores.get(), r, lanes, own.softmax)) own.out.rescale(r, own.softmax.alpha[r]);
+      std::fill(scores + r * tile + count, scores + r * tile + lanes, minus_infinity);
+      if (own.products.row_softmax(scores, r, lanes, own.softmax)) own.out.rescale(r, own.softmax.alpha[r]);
     }
-    own.products.row_sums(own.scores.get(), own.v, key_begin, key_end, row_begin, row_end, value_ahead, own.out);
+    own.products.row_sums(scores, own.v, key_begin, key_end, row_begin, row_end, ahead, own.out);
   }
 
   void mask_landmarks(int r, const std::int32_t* index, const float* weight, int count) {
@@ -45,8 +77,11 @@ struct FewRowsPass {
     }
   }
 
+  /// Keys of landmarks are asked for while the block before theirs has its values summed, values while scores are
+  /// computed.
   void landmarks() {
     LandmarkRun& run = own.run;
+    ask(pass.k, pass.kv_head, list_of(rows.head[0], rows.query[0]), 0);
     for (int row = 0; row < rows.count; row = run.row_end) {
       run.fill(rows, row, pass.lists, pass.sequence, pass.problem.bidirectional);
       const LandmarkList list = pass.lists.get(pass.sequence, run.list, own.list);
@@ -55,60 +90,106 @@ struct FewRowsPass {
         const int count = std::min(tile, reachable - block);
         const std::int32_t* index = list.index + block;
         own.out.start_block(block / tile, run.row_begin, run.row_end);
-        for (const Rows* view : {&pass.k, &pass.v})
-          for (int n = 0; n < count; ++n) view->prefetch(pass.kv_head, index[n], index[n] + 1);
-        score(0, count, run.row_begin, run.row_end, [&](int n) { return index[n]; });
+        ask(pass.v, pass.kv_head, list, block);
+        own.k.read(pass.k, pass.kv_head, 0, count, [&](int n) { return index[n]; });
+        own.v.read(pass.v, pass.kv_head, 0, count, [&](int n) { return index[n]; });
+        own.products.row_scores(own.packed_q, own.k, 0, count, run.row_begin, run.row_end, 0, scores_of(run.row_begin));
         for (int r = run.row_begin; r < run.row_end; ++r) mask_landmarks(r, index, list.weight + block, count);
-        fold(0, count, run.row_begin, run.row_end);
+        if (block + tile < reachable)
+          ask(pass.k, pass.kv_head, list, block + tile);
+        else if (run.row_end < rows.count)
+          ask(pass.k, pass.kv_head, list_of(rows.head[run.row_end], rows.query[run.row_end]), 0);
+        fold(scores_of(0), 0, count, run.row_begin, run.row_end, 0);
       }
       own.out.fold(run.row_begin, run.row_end);
     }
   }
 
+  /// The list that a row reads if it is prepared already, else an empty one.
+  LandmarkList list_of(std::int64_t head, std::int64_t query) const {
+    return pass.lists.kept(pass.lists.list_of(pass.sequence, head, query));
+  }
+
+  static void ask(const char* line) {
+    __builtin_prefetch(line);
+    asm volatile("");  // the compiler takes a function that does nothing else for one without effects, and drops calls
+  }
+
+  /// Asks for a block of landmarks. They are far apart: a few rows side by side, line by line.
+  void ask(const Rows& view, std::int64_t kv_head, const LandmarkList& list, int block) const {
+    const char* first = view.address(kv_head, 0);
+    const std::int64_t stride = view.token_bytes(), bytes = view.row_bytes();
+    for (int n = block; n < std::min(list.count, block + tile); ++n)
+      for (std::int64_t line = 0; line < bytes; line += 64) ask(first + list.index[n] * stride + line);
+  }
+
   void keys_by_position() {
-    const std::int64_t first_key = rows.next_key(0);
-    for (std::int64_t key = first_key, next; key >= 0; key = next) {
-      const std::int64_t start = key / tile * tile;
-      int first[few_rows], last[few_rows], begin = tile, end = 0;
-      for (int r = 0; r < rows.count; ++r) {
-        first[r] = static_cast<int>(std::clamp<std::int64_t>(rows.range[r].begin - start, 0, tile));
-        last[r] = static_cast<int>(std::clamp<std::int64_t>(rows.range[r].end - start, 0, tile));
-        if (first[r] >= last[r]) continue;
-        begin = std::min(begin, first[r]);
-        end = std::max(end, last[r]);
+    const std::int64_t first_key = rows.next_key(0), end_key = rows.last_key(pass.sequence.nk) + 1;
+    const Ahead keys_ahead(own.k, pass.k, pass.kv_head, first_key, end_key),
+        values_ahead(own.v, pass.v, pass.kv_head, first_key, end_key);
+    KeyTile tiles[stretch];
+    for (std::int64_t key = first_key; key >= 0;) {
+      int count = 0;
+      for (; count < stretch && key >= 0; key = rows.next_key(tiles[count++].start + tile)) {
+        tiles[count] = cut(key);
+        score(tiles[count], keys_ahead, scores_of(0) + count * rows.count * tile);
       }
-      begin = begin / 4 * 4;
-      next = rows.next_key(start + tile);
-      key_ahead = ahead_of(own.k, pass.k, start, next, first_key);
-      value_ahead = ahead_of(own.v, pass.v, start, next, first_key);
-      own.out.start_block(start / tile, 0, rows.count);
-      score(begin, end, 0, rows.count, [start](int n) { return start + n; });
-      for (int r = 0; r < rows.count; ++r) {
-        if (pass.problem.soft_edge) add_edge_bias(r, start, begin, end);
-        float* s = scores_of(r);
-        std::fill(s, s + (std::clamp(first[r], begin, end) - begin), minus_infinity);
-        std::fill(s + (std::clamp(last[r], begin, end) - begin), s + (end - begin), minus_infinity);
+      for (int n = 0; n < count; ++n) {
+        const KeyTile& keys = tiles[n];
+        const bool last = keys.start + tile >= end_key;
+        if (last && pass.kv_head > 0) foresee();
+        own.out.start_block(keys.start / tile, 0, rows.count);
+        own.v.read(pass.v, pass.kv_head, keys.begin, keys.end, [&](int m) { return keys.start + m; });
+        fold(scores_of(0) + n * rows.count * tile, keys.begin, keys.end, 0, rows.count,
+             last ? values_ahead.to_next_head(keys.start + keys.begin) : values_ahead.within_head());
       }
-      fold(begin, end, 0, rows.count);
     }
   }
 
-  /// Bytes from the tile at key `start` to the next one: that of key `next`, or the first one of the kv head before
-  /// this one, which is likely to be this thread's next and to begin where this one began.
-  std::int64_t ahead_of(const Operand& operand, const Rows& view, std::int64_t start, std::int64_t next,
-                        std::int64_t first_key) const {
-    if (!operand.in_place(view)) return 0;
-    if (next >= 0) return (next / tile * tile - start) * view.token_bytes();
-    return pass.kv_head == 0 ? 0 : (first_key / 4 * 4 - start) * view.token_bytes() - view.head_bytes();
+  /// The kv head before this one is likely to be this thread's next.
+  void foresee() const {
+    const std::int64_t head = rows.head[0] - pass.sequence.q.shape[0] / pass.sequence.k.shape[0];
+    ask(pass.q.address(head, rows.query[0]));
+    if (pass.lists.present()) {
+      ask(pass.k, pass.kv_head - 1, list_of(head, rows.query[0]), 0);
+      ask(pass.v, pass.kv_head - 1, list_of(head, rows.query[0]), 0);
+    }
   }
 
-  void add_edge_bias(int r, std::int64_t start, int begin, int end) {
-    for_each_edge(rows, r, pass.problem.soft_edge->tau, start + begin, end - begin,
-                  [&](int first, int count, const float* z) {
-                    float bias[tile], slope[tile];
-                    pass.kernels.soft_edge(z, bias, slope, count);
-                    for (int n = 0; n < count; ++n) scores_of(r)[first + n] += bias[n];
-                  });
+  /// The tile of key `key`, cut to the keys that some row admits.
+  KeyTile cut(std::int64_t key) const {
+    KeyTile keys{key / tile * tile, tile, 0, {}, {}};
+    for (int r = 0; r < rows.count; ++r) {
+      keys.first[r] = static_cast<int>(std::clamp<std::int64_t>(rows.range[r].begin - keys.start, 0, tile));
+      keys.last[r] = static_cast<int>(std::clamp<std::int64_t>(rows.range[r].end - keys.start, 0, tile));
+      if (keys.first[r] >= keys.last[r]) continue;
+      keys.begin = std::min(keys.begin, keys.first[r]);
+      keys.end = std::max(keys.end, keys.last[r]);
+    }
+    keys.begin = keys.begin / 4 * 4;
+    return keys;
+  }
+
+  /// The masked scores of a tile, row after row.
+  void score(const KeyTile& keys, const Ahead& ahead, float* scores) {
+    own.k.read(pass.k, pass.kv_head, keys.begin, keys.end, [&](int n) { return keys.start + n; });
+    ahead.split(keys.start, keys.begin, keys.end, [&](int from, int to, std::int64_t bytes) {
+      own.products.row_scores(own.packed_q, own.k, from, to, 0, rows.count, bytes, scores + (from - keys.begin));
+    });
+    for (int r = 0; r < rows.count; ++r) {
+      float* s = scores + r * tile - keys.begin;
+      if (pass.problem.soft_edge) add_edge_bias(r, keys.start + keys.begin, keys.end - keys.begin, s + keys.begin);
+      std::fill(s + keys.begin, s + std::clamp(keys.first[r], keys.begin, keys.end), minus_infinity);
+      std::fill(s + std::clamp(keys.last[r], keys.begin, keys.end), s + keys.end, minus_infinity);
+    }
+  }
+
+  void add_edge_bias(int r, std::int64_t key, int count, float* scores) {
+    for_each_edge(rows, r, pass.problem.soft_edge->tau, key, count, [&](int first, int n, const float* z) {
+      float bias[tile], slope[tile];
+      pass.kernels.soft_edge(z, bias, slope, n);
+      for (int m = 0; m < n; ++m) scores[first + m] += bias[m];
+    });
   }
 };
 

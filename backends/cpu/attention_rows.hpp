@@ -25,6 +25,9 @@ class Rows {
   T* at(std::int64_t head, std::int64_t token) const {
     return view_.at<T>(offset(head, token));
   }
+  const char* address(std::int64_t head, std::int64_t token) const {
+    return view_.at<char>(offset(head, token) * static_cast<std::int64_t>(size_of(view_.dtype)));
+  }
   std::int64_t row_bytes() const { return channels() * static_cast<std::int64_t>(size_of(view_.dtype)); }
   std::int64_t token_stride() const { return view_.strides[1]; }  // in elements
   std::int64_t token_bytes() const { return token_stride() * static_cast<std::int64_t>(size_of(view_.dtype)); }

@@ -245,14 +245,14 @@ void finish(const float* running, const float* hi, const float* lo, float diviso
 
 #if defined(__AVX512F__) && DSALT_LANES == 16
 
-/// x[r][c] becomes x[c][r].
-inline void transpose_16x16(__m512i x[16]) {
-  __m512i y[16];
-#pragma GCC unroll 16
-  for (int n = 0; n < 16; n += 2) {
-    y[n] = _mm512_unpacklo_epi32(x[n], x[n + 1]);
-    y[n + 1] = _mm512_unpackhi_epi32(x[n], x[n + 1]);
-  }
+/// The first step of transpose_16x16 for rows n and n + 1, n even.
+inline void zip_rows(__m512i first, __m512i second, __m512i y[16], int n) {
+  y[n] = _mm512_unpacklo_epi32(first, second);
+  y[n + 1] = _mm512_unpackhi_epi32(first, second);
+}
+
+/// The rest: x[c] becomes column c of the rows that were zipped into y.
+inline void transpose_zipped(__m512i y[16], __m512i x[16]) {
 #pragma GCC unroll 4
   for (int n = 0; n < 16; n += 4) {
     x[n] = _mm512_unpacklo_epi64(y[n], y[n + 2]);
@@ -274,6 +274,14 @@ inline void transpose_16x16(__m512i x[16]) {
   }
 #pragma GCC unroll 16
   for (int n = 0; n < 16; ++n) x[n] = y[n];
+}
+
+/// x[r][c] becomes x[c][r].
+inline void transpose_16x16(__m512i x[16]) {
+  __m512i y[16];
+#pragma GCC unroll 16
+  for (int n = 0; n < 16; n += 2) zip_rows(x[n], x[n + 1], y, n);
+  transpose_zipped(y, x);
 }
 
 /// Columns [c, c + 16) of 16 rows of 32-bit elements, transposed: y[k] is column c + k. 0 past `count` rows and

@@ -32,20 +32,26 @@ inline void sum_columns(const Key* const* keys, int count, std::int64_t columns,
     F sum[R] = {};
 #if defined(__AVX512F__) && DSALT_LANES == 16
     if (count >= 16 && end == c + block) {
-#pragma GCC unroll 4
-      for (int k = 0; k < block; k += 16) {
-        __m512i x[16];
-        if (ahead)
+      constexpr int lines = block / 16;  // of a row
+#pragma GCC unroll 1
+      for (int k = 0; k < lines; ++k) {
+        const Key* const* row = keys;
+        asm("" : "+r"(row));  // else the compiler keeps 16 pointers over the loop, in vector registers and memory
+        const Key* const* asked = row + 16 / lines * k;  // for the block's lines, row after row
+        __m512i x[16], y[16];
 #pragma GCC unroll 16
-          for (int line = k; line < k + 16; ++line)  // of the block's, row after row
-            prefetch(columns_of(keys[line / (block / 16)], c + line % (block / 16) * 16), ahead);
-#pragma GCC unroll 16
-        for (int n = 0; n < 16; ++n) x[n] = _mm512_loadu_si512(columns_of(keys[n], c + k));
-        transpose_16x16(x);
+        for (int n = 0; n < 16; n += 2) {
+          if (ahead)
+#pragma GCC unroll 2
+            for (int m = n; m < n + 2; ++m) prefetch(columns_of(asked[m / lines], c + m % lines * 16), ahead);
+          zip_rows(_mm512_loadu_si512(columns_of(row[n], c + k * 16)),
+                   _mm512_loadu_si512(columns_of(row[n + 1], c + k * 16)), y, n);
+        }
+        transpose_zipped(y, x);
 #pragma GCC unroll 16
         for (int n = 0; n < 16; ++n)
 #pragma GCC unroll 4
-          for (int r = 0; r < R; ++r) sum[r] = term(sum[r], (F)x[n], r, c + k + n);
+          for (int r = 0; r < R; ++r) sum[r] = term(sum[r], (F)x[n], r, c + k * 16 + n);
       }
     } else {
       for (std::int64_t k = c; k < end; k += 16) {
@@ -84,16 +90,17 @@ inline void in_row_blocks(int count, Body&& body) {
 
 void row_scores(const void* const* q, int count, const float* const* keys, int key_count, std::int64_t channels,
                 std::int64_t ahead, float* out) {
-  for (int n = 0; n < key_count; n += lanes)
-    in_row_blocks(count, [&]<int R>(int first) {
-      const float* row[R];
-      for (int r = 0; r < R; ++r) row[r] = static_cast<const float*>(q[first + r]);
+  in_row_blocks(count, [&]<int R>(int first) {
+    const float* row[R];
+    for (int r = 0; r < R; ++r) row[r] = static_cast<const float*>(q[first + r]);
+    for (int n = 0; n < key_count; n += lanes) {
       F total[R] = {};
       sum_columns<R, channel_block>(
           keys + n, key_count - n, channels, first == 0 ? ahead : 0, total,
           [&row](F sum, F x, int r, std::int64_t c) { return multiply_add(broadcast(row[r][c]), x, sum); });
       for (int r = 0; r < R; ++r) store(out + (first + r) * tile + n, total[r]);
-    });
+    }
+  });
 }
 
 void row_accumulate(const float* a, std::int64_t r_stride, const float* const* rows, int terms, std::int64_t width,
@@ -166,17 +173,18 @@ bool row_softmax(float* s, int count, float* m, float* sum, float* sum_lo, float
 
 void row_scores_pairs(const void* const* q, int count, const std::uint16_t* const* keys, int key_count,
                       std::int64_t pairs, float factor, std::int64_t ahead, float* out) {
-  for (int n = 0; n < key_count; n += lanes)
-    in_row_blocks(count, [&]<int R>(int first) {
-      const std::uint16_t* row[R];
-      for (int r = 0; r < R; ++r) row[r] = static_cast<const std::uint16_t*>(q[first + r]);
+  in_row_blocks(count, [&]<int R>(int first) {
+    const std::uint16_t* row[R];
+    for (int r = 0; r < R; ++r) row[r] = static_cast<const std::uint16_t*>(q[first + r]);
+    for (int n = 0; n < key_count; n += lanes) {
       F total[R] = {};
       sum_columns<R, channel_block / 2>(
           keys + n, key_count - n, pairs, first == 0 ? ahead : 0, total, [&row](F sum, F x, int r, std::int64_t c) {
             return (F)_mm512_dpbf16_ps((__m512)sum, pair_of(pair_at(row[r] + 2 * c)), (__m512bh)x);
           });
       for (int r = 0; r < R; ++r) store(out + (first + r) * tile + n, total[r] * factor);
-    });
+    }
+  });
 }
 
 bool row_softmax_pairs(float* s, int count, float* m, float* sum, float* sum_lo, float* rounded, float* rounded_lo,
