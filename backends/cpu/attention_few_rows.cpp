@@ -46,9 +46,9 @@ struct KeyTile {
   int first[few_rows], last[few_rows];
 };
 
-/// So many tiles have their scores computed before their values are read: keys and values come from memory in runs long
-/// enough for the hardware to foresee.
-constexpr int stretch = tile / few_rows;
+/// At most so many tiles have their scores computed before their values are read: keys and values come from memory in
+/// runs that the processor foresees.
+constexpr int longest_stretch = 32;
 
 struct FewRowsPass {
   ForwardPass& pass;
@@ -127,7 +127,8 @@ struct FewRowsPass {
     const std::int64_t first_key = rows.next_key(0), end_key = rows.last_key(pass.sequence.nk) + 1;
     const Ahead keys_ahead(own.k, pass.k, pass.kv_head, first_key, end_key),
         values_ahead(own.v, pass.v, pass.kv_head, first_key, end_key);
-    KeyTile tiles[stretch];
+    KeyTile tiles[longest_stretch];
+    const int stretch = std::min(longest_stretch, tile / rows.count);  // what own.scores holds
     for (std::int64_t key = first_key; key >= 0;) {
       int count = 0;
       for (; count < stretch && key >= 0; key = rows.next_key(tiles[count++].start + tile)) {
@@ -148,12 +149,13 @@ struct FewRowsPass {
 
   /// The kv head before this one is likely to be this thread's next.
   void foresee() const {
-    const std::int64_t head = rows.head[0] - pass.sequence.q.shape[0] / pass.sequence.k.shape[0];
-    ask(pass.q.address(head, rows.query[0]));
-    if (pass.lists.present()) {
-      ask(pass.k, pass.kv_head - 1, list_of(head, rows.query[0]), 0);
-      ask(pass.v, pass.kv_head - 1, list_of(head, rows.query[0]), 0);
-    }
+    const std::int64_t group = pass.sequence.q.shape[0] / pass.sequence.k.shape[0];
+    for (int r = 0; r < rows.count; ++r)
+      for (std::int64_t line = 0; line < pass.q.row_bytes(); line += 64)
+        ask(pass.q.address(rows.head[r] - group, rows.query[r]) + line);
+    if (!pass.lists.present()) return;
+    const LandmarkList list = list_of(rows.head[0] - group, rows.query[0]);
+    for (const Rows* view : {&pass.k, &pass.v}) ask(*view, pass.kv_head - 1, list, 0);
   }
 
   /// The tile of key `key`, cut to the keys that some row admits.

@@ -4,9 +4,9 @@
 //   softmax   key n is added to chain n % 4
 //   values    as `accumulate`; bfloat16 rows are paired in registers as `interleave` does
 // Memory sets the pace. Its latency is far longer than what the processor looks ahead by itself in this code, so keys
-// and values are asked for one tile before their turn: a line for each line that is read, in the order of memory.
+// and values are asked for some time before their turn: a line for each line that is read, in the order of memory.
 // (Bursts fill the few outstanding requests and stop everything else; other orders are not continued by the hardware
-// prefetchers.)
+// prefetchers.) Between these requests there should be few instructions: code that spills is much slower from memory.
 #pragma once
 
 #include "kernels_bf16.hpp"
@@ -50,7 +50,7 @@ inline void sum_columns(const Key* const* keys, int count, std::int64_t columns,
         transpose_zipped(y, x);
 #pragma GCC unroll 16
         for (int n = 0; n < 16; ++n)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
           for (int r = 0; r < R; ++r) sum[r] = term(sum[r], (F)x[n], r, c + k * 16 + n);
       }
     } else {
@@ -60,7 +60,7 @@ inline void sum_columns(const Key* const* keys, int count, std::int64_t columns,
 #pragma GCC unroll 16
         for (int n = 0; n < 16; ++n)
           if (k + n < end)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (int r = 0; r < R; ++r) sum[r] = term(sum[r], (F)x[n], r, k + n);
       }
     }
@@ -75,11 +75,12 @@ inline void sum_columns(const Key* const* keys, int count, std::int64_t columns,
   }
 }
 
-/// body<R>(first row) over `count` rows, four at a time: as many as keep the sums of `sum_columns` in registers.
-template <class Body>
+/// body<R>(first row) over `count` rows, `most` (4 or 8) at a time: as many as keep their sums in registers.
+template <int most, class Body>
 inline void in_row_blocks(int count, Body&& body) {
   int r = 0;
-  for (; count - r >= 4; r += 4) body.template operator()<4>(r);
+  for (; count - r >= most; r += most) body.template operator()<most>(r);
+  if (count - r >= 4) body.template operator()<4>(r), r += 4;
   switch (count - r) {
     case 1: body.template operator()<1>(r); break;
     case 2: body.template operator()<2>(r); break;
@@ -90,17 +91,16 @@ inline void in_row_blocks(int count, Body&& body) {
 
 void row_scores(const void* const* q, int count, const float* const* keys, int key_count, std::int64_t channels,
                 std::int64_t ahead, float* out) {
-  in_row_blocks(count, [&]<int R>(int first) {
-    const float* row[R];
-    for (int r = 0; r < R; ++r) row[r] = static_cast<const float*>(q[first + r]);
-    for (int n = 0; n < key_count; n += lanes) {
+  for (int n = 0; n < key_count; n += lanes)
+    in_row_blocks<8>(count, [&]<int R>(int first) {
+      const float* row[R];
+      for (int r = 0; r < R; ++r) row[r] = static_cast<const float*>(q[first + r]);
       F total[R] = {};
       sum_columns<R, channel_block>(
           keys + n, key_count - n, channels, first == 0 ? ahead : 0, total,
           [&row](F sum, F x, int r, std::int64_t c) { return multiply_add(broadcast(row[r][c]), x, sum); });
       for (int r = 0; r < R; ++r) store(out + (first + r) * tile + n, total[r]);
-    }
-  });
+    });
 }
 
 void row_accumulate(const float* a, std::int64_t r_stride, const float* const* rows, int terms, std::int64_t width,
@@ -110,17 +110,24 @@ void row_accumulate(const float* a, std::int64_t r_stride, const float* const* r
 
 using Chains = float __attribute__((vector_size(16)));
 
-inline Chains chains_at(const float* p) {
-  Chains x;
-  __builtin_memcpy(&x, p, sizeof x);
-  return x;
+/// body(lanes [4 n, 4 n + 4) of x) for n = 0, 1, ...
+template <class Body>
+inline void for_each_four(F x, Body&& body) {
+#if defined(__AVX512F__) && DSALT_LANES == 16
+  body((Chains)_mm512_maskz_extractf32x4_ps(0xf, (__m512)x, 0));
+  body((Chains)_mm512_maskz_extractf32x4_ps(0xf, (__m512)x, 1));
+  body((Chains)_mm512_maskz_extractf32x4_ps(0xf, (__m512)x, 2));
+  body((Chains)_mm512_maskz_extractf32x4_ps(0xf, (__m512)x, 3));
+#else
+  Chains part[lanes / 4];
+  __builtin_memcpy(part, &x, sizeof part);
+  for (int n = 0; n < lanes / 4; ++n) body(part[n]);
+#endif
 }
 
 /// Adds the lanes of x to the chains.
 inline void add_lanes(Chains& chains, F x) {
-  alignas(64) float part[lanes];
-  store(part, x);
-  for (int n = 0; n < lanes; n += 4) chains += chains_at(part + n);
+  for_each_four(x, [&chains](Chains four) { chains += four; });
 }
 
 struct RowStep {
@@ -132,10 +139,8 @@ struct RowStep {
 inline RowStep raise_row_maximum(const float* s, int count, float* m, float* alpha) {
   F highest = broadcast(-infinity);
   for (int n = 0; n < count; n += lanes) highest = larger(highest, load(s + n));
-  alignas(64) float part[lanes];
-  store(part, highest);
-  Chains four = chains_at(part);
-  for (int n = 4; n < lanes; n += 4) four = four < chains_at(part + n) ? chains_at(part + n) : four;
+  Chains four{-infinity, -infinity, -infinity, -infinity};
+  for_each_four(highest, [&four](Chains part) { four = four < part ? part : four; });
   float peak = four[0];
   for (int n = 1; n < 4; ++n) peak = four[n] > peak ? four[n] : peak;
 
@@ -173,18 +178,17 @@ bool row_softmax(float* s, int count, float* m, float* sum, float* sum_lo, float
 
 void row_scores_pairs(const void* const* q, int count, const std::uint16_t* const* keys, int key_count,
                       std::int64_t pairs, float factor, std::int64_t ahead, float* out) {
-  in_row_blocks(count, [&]<int R>(int first) {
-    const std::uint16_t* row[R];
-    for (int r = 0; r < R; ++r) row[r] = static_cast<const std::uint16_t*>(q[first + r]);
-    for (int n = 0; n < key_count; n += lanes) {
+  for (int n = 0; n < key_count; n += lanes)
+    in_row_blocks<8>(count, [&]<int R>(int first) {
+      const std::uint16_t* row[R];
+      for (int r = 0; r < R; ++r) row[r] = static_cast<const std::uint16_t*>(q[first + r]);
       F total[R] = {};
       sum_columns<R, channel_block / 2>(
           keys + n, key_count - n, pairs, first == 0 ? ahead : 0, total, [&row](F sum, F x, int r, std::int64_t c) {
             return (F)_mm512_dpbf16_ps((__m512)sum, pair_of(pair_at(row[r] + 2 * c)), (__m512bh)x);
           });
       for (int r = 0; r < R; ++r) store(out + (first + r) * tile + n, total[r] * factor);
-    }
-  });
+    });
 }
 
 bool row_softmax_pairs(float* s, int count, float* m, float* sum, float* sum_lo, float* rounded, float* rounded_lo,
@@ -261,7 +265,7 @@ bool row_accumulate_pairs(const std::uint32_t* w, std::int64_t r_stride, const s
       const std::int64_t left = width - column - 32 * n;
       used[n] = left <= 0 ? 0 : left < 32 ? (__mmask32{1} << left) - 1 : 0xffffffffu;
     }
-    in_row_blocks(count, [&]<int R>(int first) {
+    in_row_blocks<4>(count, [&]<int R>(int first) {
       const auto add = [&]<int N>() {
         const std::uint32_t* weights = w + first * r_stride;
         if (add_pairs_of_rows<R, N, false>(weights, r_stride, rows, terms, column, used, first == 0 ? ahead : 0,
