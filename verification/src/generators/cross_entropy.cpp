@@ -41,6 +41,7 @@ void add_cross_entropy(FamilyList& list) {
                          {"width_1", {.d = 1}},
                          {"wide", {.rows = 3, .d = 257}},
                          {"many_rows", {.rows = 300, .d = 8}},
+                         {"thousands_of_rows", {.rows = 2500, .d = 8, .ignored = 0.1}},
                          {"no_rows", {.rows = 0}},
                          {"forward", {.gradient = false}}})
     list.add(n.name, every_dtype, n.loss.rows < 100 ? golden : quick, [n](CaseBuilder& c) { loss(c, n.loss); });
