@@ -7,9 +7,12 @@
 // Counted rows are gathered into chunks; ignored ones cost nothing. Logits are made tile by tile, and of a tile the
 // forward pass keeps a maximum and a sum of exponentials per row. The backward pass also keeps exp(z - the tile's
 // maximum) for the rows of one chunk, in the main dtype: they become dz once the rows' sums are known, without a second
-// product for the logits. Rounding them is the one rounding between the products. Memory beside the packed rows does
-// not grow with R: dz of one chunk and, for more than one chunk, float32 sums of dweight. With Hopper's products of
-// 16-bit elements a chunk has up to 4 d rows, so that dz is at most as large as two float32 matrices like weight.
+// product for the logits. Rounding them is the one rounding between the products.
+//
+// Memory beside the packed rows is dz of one chunk and, for more than one chunk, float32 sums of dweight: O(V d) for
+// any R. A chunk has 1024 rows; with Hopper's products of 16-bit elements 8 d, from 1024 to 8192, so that where d >=
+// 128 dz is at most as large as four float32 matrices like weight, and R up to that is one chunk: all of dz, but no
+// sums.
 //
 // Every sum is cut by V and d alone and runs in their order or that of the counted rows.
 #include <algorithm>
@@ -23,7 +26,7 @@
 namespace dsalt::cuda {
 namespace {
 
-constexpr std::int64_t forward_rows = 8192, least_backward_rows = 1024, most_backward_rows = 4096;  // of a chunk
+constexpr std::int64_t forward_rows = 8192, least_backward_rows = 1024, most_backward_rows = 8192;  // of a chunk
 constexpr int list_threads = 1024;
 
 template <class T>
@@ -250,11 +253,12 @@ class CrossEntropy {
   /// Larger ones spare the sums of dweight from being read and written, at the price of memory for dz.
   std::int64_t rows_of_backward_chunk() const {
     if (!hopper_) return least_backward_rows;
-    return std::clamp(4 * d_ / 128 * 128, least_backward_rows, most_backward_rows);
+    return std::clamp(8 * d_ / 128 * 128, least_backward_rows, most_backward_rows);
   }
 
   /// Few rows and columns of dhidden are made up for by segments of V: about 256 blocks for a chunk, or on Hopper as
-  /// few as keep 132 multiprocessors busy. Which multiprocessors there are must not matter to the sums.
+  /// few as keep 132 multiprocessors busy. Neither which multiprocessors there are nor how many rows a call has may
+  /// matter to the sums.
   std::int64_t hidden_segment(std::int64_t chunk_rows) const {
     std::int64_t wanted = std::clamp<std::int64_t>(8192 / std::max<std::int64_t>(d_, 1), 1, 16);
     if (hopper_) {
