@@ -55,8 +55,7 @@ struct RowSums {
 };
 
 /// The chunk's rows one after the other, each at a multiple of 16 bytes, up to padded_rows(). Block (x, y): columns of
-/// row y, + gridDim.y,
-/// ...
+/// rows y, y + gridDim.y, ...
 template <class T>
 __global__ void cross_entropy_pack_kernel(View<const T, 2> from, bool vectors, RowChunk chunk, T* to,
                                           std::int64_t pitch) {

@@ -24,8 +24,7 @@ namespace dsalt::cuda::hopper {
 
 struct ProductExtent {
   int rows, columns, depth;
-  int part = 0;  // k is cut into parts of this many (a multiple of 64), each with a D of its own; 0: it is not, which
-                 // turns rely on
+  int part = 0;  // k is cut into parts of this many (a multiple of 64), each with a D of its own; 0: it is not
 };
 
 struct ProductTile {
@@ -187,15 +186,16 @@ struct Product {
 
     __device__ void run(const Tiles& tiles) {
       if (kTurns && group == 1) named_arrive(1, consumers);  // the first group has the first turn
-      const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
-      const int steps = (tiles.extent.depth + depth - 1) / depth;  // of every tile, if there are turns
-      if (kTurns) count = group * steps;
-      for (int n = first + (kTurns ? group * step : 0); n < tiles.count(); n += kTurns ? 2 * step : step) {
+      int turn = 0;
+      for (int n = static_cast<int>(blockIdx.x); n < tiles.count(); n += static_cast<int>(gridDim.x), turn ^= 1) {
         const ProductTile tile = tiles.tile(n);
+        if (kTurns && turn != group) {
+          count += tile.steps;
+          continue;
+        }
         const int note =
             f.p.use.note(tiles.extent, tile.row0 + 64 * (kTurns ? lane / 16 : group) + warp_row() + lane % 16);
         multiply(tile.steps);
-        if (kTurns) count += steps;  // the other one's
 #pragma unroll
         for (int block = 0; block < blocks; ++block)
           f.p.use.use(tiles.extent, tile, tile.row0 + 64 * (kTurns ? block : group) + warp_row() + lane / 4, lane,
