@@ -64,6 +64,15 @@ __device__ inline void copy_async_16(void* shared, const void* global, int bytes
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global), "r"(bytes) : "memory");
 #endif
 }
+/// The same of what is read once and together with what lies around it: the cache fetches 256 bytes at a time.
+__device__ inline void copy_async_16_streamed(void* shared, const void* global) {
+#ifdef DSALT_EMULATED
+  emulator::copy_async_16(shared, global, 16);
+#else
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
+#endif
+}
 __device__ inline void copy_async_commit() {
 #ifdef DSALT_EMULATED
   emulator::copy_async_commit();

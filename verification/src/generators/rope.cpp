@@ -67,6 +67,11 @@ void add_rope(FamilyList& list) {
     c.permute_storage("x", {0, 2, 1, 3});
     c.permute_storage("dy", {3, 0, 1, 2});
   });
+  // More heads than a block of a GPU takes, which lie in several sequences.
+  list.add("token_major", every_dtype, quick, [rotate](CaseBuilder& c) {
+    rotate(c, {5, 9, 11, 64});
+    for (const char* name : {"x", "dy"}) c.permute_storage(name, {0, 2, 1, 3});
+  });
 }
 
 }  // namespace dsalt::verification
