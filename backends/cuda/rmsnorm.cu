@@ -14,59 +14,60 @@
 namespace dsalt::cuda {
 namespace {
 
-// Threads of a block, and what each of them holds at most. The backward pass needs twice the registers.
-constexpr int most_threads = 1024, most_threads_backward = 512;
-constexpr int most_vectors = 4;
+// Threads of a block, and vectors that each of them holds: 1 in rows of up to 32, usually 4, and most_vectors in the
+// forward pass of long rows. Two blocks of most_threads leave them registers enough.
+constexpr int most_threads = 320, most_threads_backward = 512;
+constexpr int usual_vectors = 4, most_vectors = 16;
 
 template <class T, class G, int vectors>
-__global__ void __launch_bounds__(most_threads)
-    rmsnorm_kernel(Walk<2> rows, std::int64_t row_count, std::int64_t d, const T* __restrict__ x,
-                   const G* __restrict__ gamma, T* __restrict__ y, accumulator_t<T> eps) {
+__global__ void __launch_bounds__(most_threads, 2)
+    rmsnorm_kernel(Walk<2> rows, std::int64_t row_count, int d, const T* __restrict__ x, const G* __restrict__ gamma,
+                   T* __restrict__ y, accumulator_t<T> eps) {
   using Real = accumulator_t<T>;
   constexpr int n = vector_length<T>;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   const bool exists = row < row_count;
   std::int64_t at[2];
   rows.offsets(exists ? row : 0, at);
-  const auto element = [](int v) { return (threadIdx.x + static_cast<std::int64_t>(v) * blockDim.x) * n; };
+  const auto element = [](int v) { return static_cast<int>(threadIdx.x + v * blockDim.x) * n; };
+  const auto has = [&](int v) { return exists && element(v) < d; };
 
-  Vector<T, n> part[vectors];
+  Words<T, n> part[vectors];
 #pragma unroll
-  for (int v = 0; v < vectors; ++v)
-    part[v] = exists && element(v) < d ? load_vector<n>(x + at[0] + element(v)) : Vector<T, n>{};
+  for (int v = 0; v < vectors; ++v) part[v] = load_streamed<n>(x + at[0] + element(v), has(v));
 
-  Real sums[1] = {0};
+  Real sums[1];
+  const auto add_up = [&](Real scale) {
+    sums[0] = 0;
 #pragma unroll
-  for (int v = 0; v < vectors; ++v)
+    for (int v = 0; v < vectors; ++v) {
+      Real values[n];
+      widen_words(part[v], values);
 #pragma unroll
-    for (int e = 0; e < n; ++e) {
-      const Real value = widen(part[v].element[e]);
-      sums[0] = fma(value, value, sums[0]);
+      for (int e = 0; e < n; ++e) sums[0] = fma(values[e] * scale, values[e] * scale, sums[0]);
     }
-  group_sum(sums);
+    group_sum(sums);
+  };
+  add_up(1);
   Real scale = 1;
   if (__any_sync(0xffffffffu, needs_scale(sums[0], d, eps))) {
     Real largest = 0;
-    for (int v = 0; v < vectors; ++v) raise_to(largest, part[v]);
+#pragma unroll
+    for (int v = 0; v < vectors; ++v) raise_to(largest, std::bit_cast<Vector<T, n>>(part[v]));
     scale = group_scale(needs_scale(sums[0], d, eps), largest);
-    sums[0] = 0;
-    for (int v = 0; v < vectors; ++v)
-      for (int e = 0; e < n; ++e) {
-        const Real value = widen(part[v].element[e]) * scale;
-        sums[0] = fma(value, value, sums[0]);
-      }
-    group_sum(sums);
+    add_up(scale);
   }
   const Real r = inverse_rms(sums[0], d, eps, scale);
 
 #pragma unroll
   for (int v = 0; v < vectors; ++v) {
-    if (!exists || element(v) >= d) continue;
+    if (!has(v)) continue;
     Real factor[n], result[n];
-    widen_vector(load_vector<n>(gamma + element(v)), factor);
+    widen_words(std::bit_cast<Words<G, n>>(load_vector<n>(gamma + element(v))), factor);
+    widen_words(part[v], result);
 #pragma unroll
-    for (int e = 0; e < n; ++e) result[e] = widen(part[v].element[e]) * scale * r * factor[e];
-    store_vector<n>(result, y + at[1] + element(v));
+    for (int e = 0; e < n; ++e) result[e] = result[e] * scale * r * factor[e];
+    store_streamed<n>(result, y + at[1] + element(v));
   }
 }
 
@@ -201,11 +202,13 @@ void forward(const Context& context, const RmsNormProblem& problem, const RmsNor
   const auto run = [&]<int vectors>(std::integral_constant<int, vectors>) {
     const GroupLayout layout(row_vectors, vectors);
     launch(context, operation, rmsnorm_kernel<T, G, vectors>,
-           static_cast<unsigned>(ceil_div(rows.size(), layout.groups)), layout.block(), 0, rows, rows.size(), d,
-           x.data<T>(), gamma.data<G>(), y.data<T>(), eps);
+           static_cast<unsigned>(ceil_div(rows.size(), layout.groups)), layout.block(), 0, rows, rows.size(),
+           static_cast<int>(d), x.data<T>(), gamma.data<G>(), y.data<T>(), eps);
   };
   if (row_vectors <= 32)
     run(std::integral_constant<int, 1>{});
+  else if (row_vectors <= most_threads * usual_vectors)
+    run(std::integral_constant<int, usual_vectors>{});
   else
     run(std::integral_constant<int, most_vectors>{});
   y.copy_back();
@@ -230,9 +233,9 @@ void backward(const Context& context, const RmsNormProblem& problem, const RmsNo
   constexpr int n = vector_length<T>;
   const std::int64_t row_vectors = ceil_div(d, n), pitch = row_vectors * n;
   const auto slot_bytes = [](const GroupLayout& layout, int vectors) { return layout.size() * 4 * vectors * 16; };
-  const GroupLayout layout(row_vectors, row_vectors <= 32 ? 1 : most_vectors);
+  const GroupLayout layout(row_vectors, row_vectors <= 32 ? 1 : usual_vectors);
   const bool wide =
-      layout.threads > most_threads_backward || slot_bytes(layout, most_vectors) > context.shared_memory_per_block;
+      layout.threads > most_threads_backward || slot_bytes(layout, usual_vectors) > context.shared_memory_per_block;
   const std::int64_t groups_per_block = wide ? 1 : layout.groups;
   const std::int64_t rows_per_group = rows_per_partial_sum(row_count, d, groups_per_block);
   const std::int64_t blocks = ceil_div(row_count, rows_per_group * groups_per_block);
@@ -255,7 +258,7 @@ void backward(const Context& context, const RmsNormProblem& problem, const RmsNo
     if (row_vectors <= 32)
       run(std::integral_constant<int, 1>{});
     else
-      run(std::integral_constant<int, most_vectors>{});
+      run(std::integral_constant<int, usual_vectors>{});
     dx.copy_back();
   }
   if (gradients.dgamma.present())

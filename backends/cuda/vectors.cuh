@@ -34,6 +34,24 @@ __device__ inline Vector<T, n> load_vector(const T* from) {
   return std::bit_cast<Vector<T, n>>(words);
 }
 
+/// A vector of 16 bytes that is read once, or zeros (no branch, so that many loads are under way at a time). It takes
+/// no place in the first-level cache, and the second one fetches 256 bytes. The kernel must not have written it.
+template <int n, class T>
+__device__ inline Words<T, n> load_streamed(const T* from, bool some) {
+  static_assert(sizeof(Words<T, n>) == 16);
+#ifdef DSALT_EMULATED
+  return some ? std::bit_cast<Words<T, n>>(load_vector<n>(from)) : Words<T, n>{};
+#else
+  uint4 word{};
+  asm volatile(
+      "{.reg .pred some; setp.ne.u32 some, %5, 0;\n"
+      "@some ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];}"
+      : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w)
+      : "l"(__cvta_generic_to_global(from)), "r"(static_cast<std::uint32_t>(some)));
+  return {word};
+#endif
+}
+
 template <int n, class T, class Real>
 __device__ inline void widen_vector(const Vector<T, n>& from, Real (&to)[n]) {
 #pragma unroll
@@ -67,23 +85,56 @@ __device__ inline std::uint32_t narrow_pair(float first, float second) {
   return pair;
 }
 
-/// To global memory.
-template <int n, class T, class Real>
-__device__ inline void store_vector(const Real (&from)[n], T* to) {
-  Words<T, n> words;
+/// Takes bfloat16 from where it lies in the words: elements of a Vector of it that is kept get a register each.
+template <class T, int n, class Real>
+__device__ inline void widen_words(const Words<T, n>& from, Real (&to)[n]) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    const auto pairs = std::bit_cast<Vector<std::uint32_t, n / 2>>(from);
+#pragma unroll
+    for (int pair = 0; pair < n / 2; ++pair) {
+      to[2 * pair] = std::bit_cast<float>(pairs.element[pair] << 16);
+      to[2 * pair + 1] = std::bit_cast<float>(pairs.element[pair] & 0xffff0000u);
+    }
+  } else {
+    widen_vector(std::bit_cast<Vector<T, n>>(from), to);
+  }
+}
+
+/// Rounded once each.
+template <class T, int n, class Real>
+__device__ inline Words<T, n> narrow_vector(const Real (&from)[n]) {
   if constexpr (is_16_bit<T> && n % 2 == 0) {
     Vector<std::uint32_t, n / 2> pairs;
 #pragma unroll
     for (int pair = 0; pair < n / 2; ++pair) pairs.element[pair] = narrow_pair<T>(from[2 * pair], from[2 * pair + 1]);
-    words = std::bit_cast<Words<T, n>>(pairs);
+    return std::bit_cast<Words<T, n>>(pairs);
   } else {
     Vector<T, n> rounded;
 #pragma unroll
     for (int e = 0; e < n; ++e) rounded.element[e] = narrow<T>(from[e]);
-    words = std::bit_cast<Words<T, n>>(rounded);
+    return std::bit_cast<Words<T, n>>(rounded);
   }
+}
+
+/// To global memory.
+template <int n, class T, class Real>
+__device__ inline void store_vector(const Real (&from)[n], T* to) {
+  const auto words = narrow_vector<T>(from);
   int next = 0;
   for (const auto& word : words.word) store_word(reinterpret_cast<typename Words<T, n>::Word*>(to) + next++, word);
+}
+
+/// The same of 16 bytes that are the first to leave the cache: for tensors that it would not hold anyway.
+template <int n, class T, class Real>
+__device__ inline void store_streamed(const Real (&from)[n], T* to) {
+  static_assert(sizeof(Words<T, n>) == 16);
+#ifdef DSALT_EMULATED
+  store_vector<n>(from, to);
+#else
+  const uint4 word = narrow_vector<T>(from).word[0];
+  asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(word.x),
+               "r"(word.y), "r"(word.z), "r"(word.w));
+#endif
 }
 
 /// The last dimension of a tensor, seen from the start of a row.

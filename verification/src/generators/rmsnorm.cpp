@@ -32,14 +32,19 @@ void add_rmsnorm(FamilyList& list) {
     list.add(std::string(n.name) + "_forward", every_dtype, quick,
              [shape = n.shape](CaseBuilder& c) { norm(c, shape, 1, false); });
   }
+  // A GPU has a row in a few vectors of each thread, in many, and twice from memory, depending on the type.
+  for (const std::int64_t width : {520, 4136, 16390})
+    list.add("width_" + std::to_string(width), every_dtype, quick, [width](CaseBuilder& c) { norm(c, {3, width}, 1); });
   list.begin("rmsnorm/magnitudes", Operation::rmsnorm,
              "Tiny and huge rows, zero rows, where eps decides, and other values of eps.");
   const Shape usual = {6, 48};
   list.add("large", every_dtype, golden,
            [usual](CaseBuilder& c) { norm(c, usual, c.dtype() == DType::f16 ? 1e4 : 1e15); });
-  list.add("huge", every_dtype, golden, [usual](CaseBuilder& c) {  // squares overflow float32
-    norm(c, usual, c.dtype() == DType::f16 ? 1.8e4 : c.dtype() == DType::f64 ? 1e140 : 1e30);
+  const auto huge = [](DType dtype) { return dtype == DType::f16 ? 1.8e4 : dtype == DType::f64 ? 1e140 : 1e30; };
+  list.add("huge", every_dtype, golden, [=](CaseBuilder& c) {  // squares overflow float32
+    norm(c, usual, huge(c.dtype()));
   });
+  list.add("huge_wide", every_dtype, quick, [=](CaseBuilder& c) { norm(c, {3, 4136}, huge(c.dtype())); });
   list.add("small", every_dtype, golden, [usual](CaseBuilder& c) { norm(c, usual, 1e-3); });
   list.add("tiny", every_dtype, golden,
            [usual](CaseBuilder& c) { norm(c, usual, c.dtype() == DType::f16 ? 0x1p-20 : 1e-25); });
@@ -54,6 +59,10 @@ void add_rmsnorm(FamilyList& list) {
     });
   list.add("eps_zero", every_dtype, quick, [usual](CaseBuilder& c) {
     norm(c, usual, 1);
+    c.set("eps", 0);
+  });
+  list.add("subnormal", every_dtype, quick, [usual](CaseBuilder& c) {  // of float32, where 1 / rms overflows
+    norm(c, usual, c.dtype() == DType::f16 ? 0x1p-21 : c.dtype() == DType::f64 ? 1e-150 : 1e-39, false);
     c.set("eps", 0);
   });
   list.add("wide_gamma", every_dtype, golden, [usual](CaseBuilder& c) {  // gamma in the statistics dtype
