@@ -78,7 +78,8 @@ struct RunningSoftmax {
   float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 
   /// s becomes the unnormalised weights exp2(scale_log2 (s - maximum)); `factor`: what earlier sums must be scaled by.
-  /// `lazy`: a maximum that grows by less than 2^8 in weights is left as it is, so that the factor is mostly 1.
+  /// `lazy`: a maximum that grows by less than 2^8 in weights (they fit into float16) is left as it is, so that the
+  /// factor is mostly 1. The first key always sets it: -inf - -inf is no small growth.
   template <bool lazy = false, int count>
   __device__ void update(float (&s)[count], float scale_log2, float (&factor)[2]) {
 #pragma unroll
@@ -93,14 +94,16 @@ struct RunningSoftmax {
       float offset = softmax_offset(top, scale_log2);
       factor[r] = softmax_factor(maximum[r], scale_log2, offset);
       maximum[r] = top;
-      // The fused product below is off by the offset's rounding. Where that could be seen in a rounded weight, the
-      // maximum is taken off first, at the cost of one more instruction a score.
-      if (__any_sync(0xffffffffu, fabsf(offset) > 1024)) {
+      // The fused product below is off by the offset's rounding. In rows where that could be seen in a rounded weight,
+      // the maximum is taken off first; the other rows of the warp keep their bits.
+      const bool far = fabsf(offset) > 1024;
+      if (__any_sync(0xffffffffu, far)) {
+        const float shift = far ? top : 0;
 #pragma unroll
         for (int n = 0; n < count / 4; ++n)
 #pragma unroll
-          for (int half = 0; half < 2; ++half) s[4 * n + 2 * r + half] -= top == -INFINITY ? 0 : top;
-        offset = 0;
+          for (int half = 0; half < 2; ++half) s[4 * n + 2 * r + half] -= shift;
+        offset = far ? 0 : offset;
       }
       float total = 0;
 #pragma unroll

@@ -155,6 +155,7 @@ struct Prefill {
   std::int64_t count;
   std::int64_t cached_start, cached_count;
   AttentionSpec spec;
+  bool loud = false;  // every fifth row has logits in the thousands, which backends may treat with more care
 };
 
 void attention_prefill(const Prefill& prefill, const std::string& name, DType dtype, Context& context,
@@ -163,6 +164,9 @@ void attention_prefill(const Prefill& prefill, const std::string& name, DType dt
   const AttentionSpec& spec = prefill.spec;
   const Case c = make_case(name, Operation::attention, dtype, [&](CaseBuilder& builder) {
     add_qkv(builder, spec);
+    if (prefill.loud)
+      for (std::int64_t n = 0; n < spec.b * spec.hq * spec.nq * spec.d; ++n)
+        if (n / spec.d % spec.nq % 5 == 3) builder.overwrite("q", n, n % 2 == 0 ? 1000 : -1000);
     if (std::string_view(spec.mask) != "sparse") return;
     add_window(builder, spec, WindowKind::uniform, spec.hq);
     // list t holds only tokens before chunk t, as the causal policy gives them
@@ -467,6 +471,15 @@ std::vector<Check> row_determinism_checks() {
                          120,
                          9,
                          {.hq = 2, .hkv = 1, .nq = 200, .nk = 200, .d = 128, .dv = 128}});
+  for (const char* mask : {"causal", "sparse"})
+    prefill(std::string(mask) + "_64_loud_rows",
+            {{0, 1, 2, 63, 64, 65, 127},
+             {0, 63, 64},
+             65,
+             60,
+             9,
+             {.hq = 2, .hkv = 1, .nq = 130, .nk = 130, .d = 64, .dv = 64, .mask = mask},
+             true});
   add("prefill/select_landmarks/causal", wide_dtypes, selection_prefill);
   add("prefill/rope/positions", every_dtype, rope_prefill);
   return checks;
