@@ -209,7 +209,15 @@ void choose(const Context& context, const AttentionProblem& problem, const Atten
 }  // namespace
 
 bool takes_sparse_backward(const Context& context, const AttentionProblem& problem, const AttentionInputs& in) {
-  return !context.deterministic && takes_sparse_forward(context, problem, in);
+  if (context.deterministic || !takes_sparse_forward(context, problem, in)) return false;
+  // Blocks of the grid: one for each 128 landmarks of a list and, at most, 1024 queries and a part of as many.
+  const internal::AttentionSizes n = internal::attention_sizes(in);
+  if (!in.landmarks.present() || in.landmarks.size() == 0) return true;
+  const std::int64_t queries = std::min<std::int64_t>(problem.landmark_chunk.value_or(n.nq), n.nq);
+  const double blocks =
+      static_cast<double>(n.batch) * static_cast<double>(n.hq) * static_cast<double>(in.landmarks.shape[2]) *
+      static_cast<double>(ceil_div(in.landmarks.shape[3], 128)) * static_cast<double>(queries / 1024 + 2);
+  return blocks < 0x1p30;
 }
 
 void sparse_backward(const Context& context, const AttentionProblem& problem, const AttentionInputs& inputs,

@@ -158,16 +158,15 @@ struct SparseBackward {
     list_slot = sparse.clean.slot + clean * sparse.slots;
     first_entry = bzt * sparse.slots + first_key;
     extent = extent_of(p.call, sequence);
+    idle = valid <= 0;
+    if (idle) return;
     first_query = 0;
     last_query = extent.nq;
-    if (sparse.chunk != 0) {
-      first_query = static_cast<int>(
-          min(max(list * sparse.chunk - sparse.chunk_offset, std::int64_t{0}), static_cast<std::int64_t>(extent.nq)));
-      last_query =
-          static_cast<int>(min((list + 1) * sparse.chunk - sparse.chunk_offset, static_cast<std::int64_t>(extent.nq)));
+    if (sparse.chunk != 0) {  // somebody reads the list, so it starts before the last query
+      const std::int64_t start = list * sparse.chunk - sparse.chunk_offset;
+      first_query = static_cast<int>(max(start, std::int64_t{0}));
+      last_query = static_cast<int>(min(start + sparse.chunk, static_cast<std::int64_t>(extent.nq)));
     }
-    idle = valid <= 0 || first_query >= last_query;
-    if (idle) return;
     int first = first_query;  // the first that can see a landmark of the block
     if (!sparse.bidirectional) first = max(first, index[first_key] - (extent.nk - extent.nq));
     first_tile = first_query / kQueries + segment * tiles_of_segment;

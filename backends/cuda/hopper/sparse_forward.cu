@@ -68,6 +68,7 @@ void choose(const Context& context, const AttentionProblem& problem, const Atten
 
 bool takes_sparse_forward(const Context& context, const AttentionProblem& problem, const AttentionInputs& in) {
   if (problem.mask != Mask::sparse || !takes_attention(context, problem, in)) return false;
+  if (problem.soft_edge && problem.soft_edge->tau < 1e-30) return false;  // 1 / tau is taken in float
   // A list that few queries read is a tile of 64 keys for those few rows.
   return !problem.landmark_chunk || *problem.landmark_chunk >= 32 || in.landmarks.size() == 0;
 }

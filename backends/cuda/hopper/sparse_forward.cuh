@@ -293,7 +293,7 @@ struct SparseForward {
     std::uint32_t landmark_weights[landmarks_of_block / 16][4];
     RunningSoftmax softmax;
     RowMask mask[2];
-    const RowEdge* edges;
+    const RowEdge* edges = nullptr;
 
     __device__ Consumer(const SparseForward& forward, int number)
         : f(forward),
@@ -338,7 +338,7 @@ struct SparseForward {
       ++tile_count;
       mask[0] = plan.row[row];
       mask[1] = plan.row[row + 8];
-      edges = plan.edge + row;
+      if constexpr (kSoft) edges = plan.edge + row;
       const int first = plan.first_tile, last = plan.last_tile, blocks = plan.landmark_blocks;
       clear_tail(plan.work.extent.nk, last);
       const RowExtent& extent = plan.extent[group];

@@ -21,7 +21,7 @@ struct RowMask {
 /// The soft edge of a row's window: keys at distance `edge` or more are inside it.
 struct RowEdge {
   int edge = no_edge, position = 0;
-  int window_floor = 0;  // the window is window_floor + window_fraction: distances are integers
+  int window_floor = 0;  // the window is window_floor + window_fraction, of which the floor ends at 2^31 - 1
   float window_fraction = 0;
 
   template <class T>
@@ -35,8 +35,9 @@ struct RowEdge {
   }
   /// z = (w - e) / tau of a key of the window inside the edge, else +inf.
   __device__ float argument(int key, float inverse_tau) const {
+    if (edge == no_edge || key == no_key) return INFINITY;
     const int distance = abs(position - key);
-    if (edge == no_edge || distance < edge) return INFINITY;
+    if (distance < edge) return INFINITY;
     return (static_cast<float>(window_floor - distance) + window_fraction) * inverse_tau;
   }
   /// dz/dw times d(log sigma)/dz; 0 outside the edge.
@@ -58,7 +59,8 @@ struct RowExtent {
     // Keys with distance below the edge: on both sides when bidirectional.
     int first = row.begin, last = row.end;
     if (row.edge != no_edge) {
-      first = max(first, row.position - row.edge + 1);
+      first = static_cast<int>(
+          max(static_cast<std::int64_t>(first), static_cast<std::int64_t>(row.position) - row.edge + 1));
       last = static_cast<int>(min(static_cast<std::int64_t>(last), static_cast<std::int64_t>(row.position) + row.edge));
     }
     whole_begin = max(whole_begin, first);
