@@ -105,7 +105,8 @@ CudaBackend::~CudaBackend() = default;
 Reproducibility CudaBackend::reproducibility(Operation operation, Direction direction) const {
   const bool forward = direction == Direction::forward;
   if (operation == Operation::attention && context_.hopper() && !context_.deterministic) {
-    // The dense kernels split keys by how much work a call has, and add up dq in the order in which blocks come.
+    // The kernels for Hopper split keys by how much work a call has, and add up gradients in the order in which blocks
+    // come.
     return {.run = forward, .threads = true, .batch = false, .prefill = false};
   }
   return {.run = true, .threads = true, .batch = true, .prefill = forward};

@@ -1,5 +1,5 @@
-// A dense attention call (full or causal mask, 16-bit elements, D = Dv) as the Hopper kernels see it, and how its work
-// is cut into tiles of query rows. docs/semantics.md, "Attention".
+// An attention call (16-bit elements, D = Dv) as the Hopper kernels see it, and how its work is cut into tiles of query
+// rows: all that the dense kernels need, and what the sparse ones share with them. docs/semantics.md, "Attention".
 #pragma once
 
 #include <cstdint>

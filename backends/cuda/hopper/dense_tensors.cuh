@@ -1,4 +1,4 @@
-// The tensors of a dense call, in layouts that its kernels can read and write.
+// The tensors of a call, dense or sparse, in layouts that its kernels can read and write.
 #pragma once
 
 #include <deque>

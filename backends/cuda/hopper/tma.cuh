@@ -1,5 +1,5 @@
-// Barriers in shared memory (mbarrier), the bulk tensor copy engine (TMA), register reallocation and named barriers:
-// one thin function per instruction (sm_90a).
+// Barriers in shared memory (mbarrier), the bulk tensor copy engine (TMA), matrices to shared memory, additions to
+// global memory, register reallocation and named barriers: one thin function per instruction (sm_90a).
 #pragma once
 
 #include <cstdint>
