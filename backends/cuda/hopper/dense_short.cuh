@@ -250,7 +250,7 @@ struct DenseShort {
         return Partial{in_block_of_cluster(block_statistics(), other) + row,
                        in_block_of_cluster(partial_rows(0), other) + row * kHead + column};
       });
-      const float inverse = c.statistics.sum == 0 ? 0 : __frcp_rn(c.statistics.sum);
+      const float inverse = c.statistics.sum == 0 ? 0 : reciprocal_fast(c.statistics.sum);
       std::uint32_t packed[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) packed[e] = narrow_pair<T>(c.value[2 * e] * inverse, c.value[2 * e + 1] * inverse);

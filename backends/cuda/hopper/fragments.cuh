@@ -176,7 +176,7 @@ __device__ inline void store_tile(const Parameters& p, const ForwardWork& w, con
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const bool inside = first + 8 * r < w.extent.nq;
-    const float sum = softmax.sum[r], inverse = sum == 0 ? 0 : __frcp_rn(sum);  // no key: the row is 0
+    const float sum = softmax.sum[r], inverse = sum == 0 ? 0 : reciprocal_fast(sum);  // no key: the row is 0
     store_row(out + r * 8 * p.out.row, inside, o, r, inverse, lane);
     if (lse != nullptr && inside && lane % 4 == 0)
       lse[r * 8 * p.lse.row] = log_sum(softmax.maximum[r], sum, p.call.scale_log2);

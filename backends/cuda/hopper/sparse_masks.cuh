@@ -16,6 +16,26 @@ struct RowMask {
   __device__ static RowMask of(const AttentionRow<T>& row) {
     return {row.begin, row.end - row.begin, row.newest};
   }
+  /// What AttentionRow::fill finds in a sparse mask without a soft edge, without double precision.
+  template <class T>
+  __device__ static RowMask of_hard_window(const AttentionCall<T>& call, const SequenceRows& s, int query, int head) {
+    const int position = query + s.nk - s.nq, window_head = call.window_heads == 1 ? 0 : head;
+    RowMask row;
+    row.newest = call.bidirectional ? s.nk - 1 : min(position, s.nk - 1);
+    int reach = -1;
+    if (call.window_int.present()) reach = *call.window_int.at(s.b, window_head, s.q_start + query);
+    if (call.window.present()) {
+      const auto window = *call.window.at(s.b, window_head, s.q_start + query);
+      if (window >= 0) reach = window < 0x1p31f ? static_cast<int>(window) : INT32_MAX;
+    }
+    if (reach < 0) return row;
+    const std::int64_t first = static_cast<std::int64_t>(position) - reach,
+                       last = static_cast<std::int64_t>(position) + (call.bidirectional ? reach : 0);
+    row.begin = static_cast<int>(max(first, std::int64_t{0}));
+    row.length = static_cast<int>(min(last, static_cast<std::int64_t>(s.nk) - 1)) + 1 - row.begin;
+    if (first >= s.nk || last < 0 || row.length < 0) row.begin = row.length = 0;
+    return row;
+  }
 };
 
 /// The soft edge of a row's window: keys at distance `edge` or more are inside it.
@@ -65,6 +85,12 @@ struct RowExtent {
     }
     whole_begin = max(whole_begin, first);
     whole_end = min(whole_end, last);
+  }
+  __device__ void include(const RowMask& row) {
+    if (row.length > 0) begin = min(begin, row.begin);
+    end = max(end, row.begin + row.length);
+    whole_begin = max(whole_begin, row.begin);
+    whole_end = min(whole_end, row.begin + row.length);
   }
   /// Over the lanes of a warp.
   __device__ void reduce() {
@@ -133,8 +159,10 @@ struct LandmarkNames {
     return count + (key[count] < bound);
   }
   /// Landmarks that are not later than the row and outside its window.
-  __device__ std::uint64_t admitted_by(const RowMask& row) const {
+  __device__ std::uint64_t admitted_by(const RowMask& row, bool bidirectional) const {
     const auto first = [](int n) { return n >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1; };
+    // A window ends with the newest key, unless it looks ahead.
+    if (!bidirectional) return first(below(row.length > 0 ? row.begin : row.newest + 1));
     const std::uint64_t until_newest = first(below(row.newest + 1));
     if (row.length == 0) return until_newest;
     return until_newest & ~(first(below(row.begin + row.length)) & ~first(below(row.begin)));
