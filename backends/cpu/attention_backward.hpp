@@ -90,13 +90,26 @@ class LandmarkGradients {
   /// A new block of `count` entries of `list` for rows [run.row_begin, run.row_end) of tile n of the round.
   LandmarkBlock& add(std::int64_t n, const RowTile& rows, const LandmarkRun& run, const LandmarkList& list, int count);
 
-  /// Adds the round that began with row tile `first`.
-  void fold(std::int64_t first, std::int64_t count);
+  /// Adds the round that began with row tile `first`; `folded`: all but the weights' part was added tile by tile.
+  void fold(std::int64_t first, std::int64_t count, bool folded);
+  /// Adds row tile `tile`, which is `n` of its round: for a thread that walks all tiles of a key/value head in order.
+  void fold_tile(std::int64_t tile, std::int64_t n);
+  /// Whether a round's blocks are folded tile by tile: then a thread uses one tile's memory over and over.
+  void start_round(bool by_tile) { by_tile_ = by_tile; }
   /// Writes dlandmark_log_weight.
   void store_weights() const;
-  /// The sums for key j (of dk without the scale), hi then lo at padded(width); null when no list holds it.
-  const float* dk(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
-  const float* dv(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
+  /// The sums for key j (of dk without the scale): hi, lo, and room for its sum by position, each of padded(width);
+  /// null when no list holds it.
+  float* dk(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
+  float* dv(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
+  /// body(j) for the keys in [begin, end) that some list holds.
+  template <class Body>
+  void for_each_key(std::int64_t b, std::int64_t kv_head, std::int64_t begin, std::int64_t end, Body&& body) const {
+    if (!active_) return;
+    const auto n = static_cast<std::size_t>(b * call_.sizes.hkv + kv_head);
+    const std::int32_t *keys = key_.get() + first_sum_[n], *last = key_.get() + first_sum_[n + 1];
+    for (keys = std::lower_bound(keys, last, begin); keys < last && *keys < end; ++keys) body(std::int64_t{*keys});
+  }
 
  private:
   struct Scratch;
@@ -104,14 +117,14 @@ class LandmarkGradients {
   void fold_keys(std::int64_t first, std::int64_t count);
   void fold_weights(std::int64_t first, std::int64_t count);
   void add_block(const LandmarkBlock& block, const AttentionSequence& sequence, std::int64_t head, std::int64_t kv_head,
-                 std::int64_t key_group, Scratch* own);
+                 std::int64_t low, std::int64_t high, Scratch* own);
   void add_sums(const LandmarkBlock& block, std::int64_t entry, int count, float* const* dk, float* const* dv) const;
   void add_weights(const LandmarkBlock& block, const AttentionSequence& sequence, std::int64_t head, std::int64_t entry,
                    int count, float* const* dk, float* const* dv, Scratch& own) const;
   std::int64_t sum_of(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
 
   const BackwardCall& call_;
-  bool active_ = false, weights_ = false, sums_rows_ = false;
+  bool active_ = false, weights_ = false, sums_rows_ = false, by_tile_ = false;
   std::int64_t d_, dv_;  // padded widths
   std::int64_t k_ = 0, round_ = 1, blocks_per_tile_ = 1, keys_per_task_ = tile;
   // Keys that some list holds, per (b, kv head), ascending. The sums of the present heads are rows of dk_sum_ and
@@ -136,6 +149,10 @@ class LandmarkGradients {
 /// sums fit in a bounded memory). Tiles of a key/value head add to a key tile in ascending order: each walks its key
 /// tiles downwards and may enter one when the tile before it in the chain has left it. All tiles of a causal mask can
 /// so run at the same time, each on its own diagonal.
+///
+/// Where a thread walks a whole head (a wave that is `walked`), it stores a key tile as soon as no later row tile
+/// admits a key of it, and its place serves the next key tile: the sums of a window stay in the thread's cache. A key
+/// that lists hold as well waits for their sums beside these.
 class KeySums {
  public:
   explicit KeySums(const BackwardCall& call);
@@ -145,14 +162,19 @@ class KeySums {
     std::int64_t first_tile, end_tile;
   };
   const std::vector<Wave>& waves() const { return waves_; }
-  void start(const Wave& wave);
-  /// Writes dk and dv of the wave's keys.
+  void start(const Wave& wave, bool walked);
+  /// Writes dk and dv of the wave's keys; where it was walked, of those that are not written yet.
   void store(const LandmarkGradients& landmarks);
+  /// For the thread that walks the head: no later row tile admits a key below `lowest` by position. `row` and `work`
+  /// hold a row each.
+  void retire(std::int64_t b, std::int64_t kv_head, std::int64_t lowest, const LandmarkGradients& landmarks, float* row,
+              float* work);
 
   bool active() const { return active_; }
-  /// The sums of key `j`: hi, then lo at padded(width); those of the next keys follow.
-  float* dk(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
-  float* dv(std::int64_t b, std::int64_t kv_head, std::int64_t j) const;
+  /// The sums of the first key of a tile that was entered first: hi, then lo at padded(width); those of the tile's next
+  /// keys follow.
+  float* dk(std::int64_t b, std::int64_t kv_head, std::int64_t key_tile) const;
+  float* dv(std::int64_t b, std::int64_t kv_head, std::int64_t key_tile) const;
 
   /// Asks for the sums of keys [begin, end) before they are needed.
   void prefetch(std::int64_t b, std::int64_t kv_head, std::int64_t begin, std::int64_t end) const;
@@ -170,15 +192,22 @@ class KeySums {
 
  private:
   std::int64_t tile_of_head(std::int64_t head) const;
+  /// Rows of a sequence of dk or dv.
+  Rows rows(const TensorView& gradient, std::int64_t b) const;
   std::int64_t key_tile_of(std::int64_t head, std::int64_t key_tile) const {
     return first_key_tile_[static_cast<std::size_t>(head)] -
            first_key_tile_[static_cast<std::size_t>(wave_.first_head)] + key_tile;
   }
-  std::int64_t row_of(std::int64_t b, std::int64_t kv_head, std::int64_t j) const {
-    return first_key_[static_cast<std::size_t>(b * call_.sizes.hkv + kv_head)] -
-           first_key_[static_cast<std::size_t>(wave_.first_head)] + j;
+  std::int64_t row_of(std::int64_t b, std::int64_t kv_head, std::int64_t key_tile) const {
+    const std::int64_t head = b * call_.sizes.hkv + kv_head;
+    return first_key_[static_cast<std::size_t>(head)] - first_key_[static_cast<std::size_t>(wave_.first_head)] +
+           place_[key_tile_of(head, key_tile)] * tile;
   }
-  void store_keys(std::int64_t head, std::int64_t key_tile, const LandmarkGradients& landmarks, float* row,
+  /// `lists_later`: keys that lists hold as well are not written, their sums by position wait beside those.
+  void store_keys(std::int64_t head, std::int64_t key_tile, const LandmarkGradients& landmarks, bool lists_later,
+                  float* row, float* work);
+  /// Writes the keys of a stored tile that waited for lists.
+  void store_held(std::int64_t head, std::int64_t key_tile, const LandmarkGradients& landmarks, float* row,
                   float* work);
 
   const BackwardCall& call_;
@@ -189,7 +218,14 @@ class KeySums {
   std::vector<Wave> waves_;
   Wave wave_{};
   Array<float> dk_sum_, dv_sum_;
-  Array<std::uint8_t> used_;                             // per key tile of the wave: its sums hold something
+  Array<std::uint8_t> used_;  // per key tile of the wave: its sums hold something
+  // Where its sums are, in tiles from its head's first; -1: nowhere yet. An incomplete tile has its own place.
+  Array<std::int32_t> place_, free_;  // free_: the head's places that may be taken again
+  struct Walk {
+    std::int64_t stored = 0;  // key tiles below are stored
+    std::int32_t taken = 0, free = 0;
+  };
+  std::vector<Walk> walks_;                              // per head of the wave
   std::unique_ptr<std::atomic<std::int64_t>[]> left_;    // per tile of the wave: it has left key tiles >= this
   std::unique_ptr<std::atomic<std::int64_t>[]> passed_;  // the same of it and every tile before; its successor writes
 };

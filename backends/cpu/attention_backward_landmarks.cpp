@@ -3,10 +3,10 @@
 //   dk_l += scale sum ds_il q_i,   dv_l += sum P_il keep_il do_i       over the rows i that reach l through a list
 //   dlambda_slot = sum ds_il                                           over the rows (and heads, when Hl = 1) of a list
 //
-// The query pass leaves the sums of each (row tile, list), or their weights, as a block. A round of blocks is added up
-// key-outer:
+// The query pass leaves the sums of each (row tile, list), or their weights, as a block. A thread that walks all row
+// tiles of a head adds a tile's blocks up as soon as they are there. Otherwise a round of blocks is added up key-outer:
 // every (key/value head, group of keys) is one task that walks the blocks in tile order, so no two threads meet in a
-// sum and the order of additions does not depend on rounds or threads. Only keys that some list holds have sums.
+// sum. The order of additions is the same, whatever the rounds and threads. Only keys that some list holds have sums.
 #include <omp.h>
 
 #include "attention_backward.hpp"
@@ -106,7 +106,7 @@ void LandmarkGradients::start_heads(std::int64_t first_head, std::int64_t end_he
   if (!active_ || !call_.wants_keys()) return;
   const auto sum_of_head = [&](std::int64_t head) { return first_sum_[static_cast<std::size_t>(head)]; };
   const std::int64_t sums = sum_of_head(end_head) - sum_of_head(first_head);
-  const std::int64_t d = 2 * d_, dv = 2 * dv_;
+  const std::int64_t d = 3 * d_, dv = 3 * dv_;
   start_sum_ = sum_of_head(first_head);
   if (sums > room_) {
     dk_sum_ = {};
@@ -117,8 +117,8 @@ void LandmarkGradients::start_heads(std::int64_t first_head, std::int64_t end_he
   }
 #pragma omp parallel for schedule(static) num_threads(call_.threads)
   for (std::int64_t sum = 0; sum < sums; ++sum) {
-    std::fill_n(dk_sum_.get() + sum * d, d, 0.0f);
-    std::fill_n(dv_sum_.get() + sum * dv, dv, 0.0f);
+    std::fill_n(dk_sum_.get() + sum * d, 2 * d_, 0.0f);
+    std::fill_n(dv_sum_.get() + sum * dv, 2 * dv_, 0.0f);
   }
 }
 
@@ -130,12 +130,14 @@ LandmarkBlock& LandmarkGradients::add(std::int64_t n, const RowTile& rows, const
   block.query = rows.query[run.row_begin];
   block.rows = run.row_end - run.row_begin;
   block.count = count;
+  const std::int64_t room = by_tile_ ? omp_get_thread_num() : n;
   if (sums_rows_) {
-    block.dv = block_dv_.get() + at * block_dv_size_;
-    block.dk = block_dk_.get() + at * block_dk_size_;
+    const std::int64_t block_room = room * blocks_per_tile_ + at % blocks_per_tile_;
+    block.dv = block_dv_.get() + block_room * block_dv_size_;
+    block.dk = block_dk_.get() + block_room * block_dk_size_;
   } else {
-    block.dv = block_dv_.get() + (n * tile + run.row_begin) * k_;
-    block.dk = block_dk_.get() + (n * tile + run.row_begin) * k_;
+    block.dv = block_dv_.get() + (room * tile + run.row_begin) * k_;
+    block.dk = block_dk_.get() + (room * tile + run.row_begin) * k_;
   }
   block.slot_sum = block_sum_.get() + at * k_;
   block.index = index_.get() + at * k_;
@@ -145,14 +147,25 @@ LandmarkBlock& LandmarkGradients::add(std::int64_t n, const RowTile& rows, const
   return block;
 }
 
-void LandmarkGradients::fold(std::int64_t first, std::int64_t count) {
-  if (call_.wants_keys()) fold_keys(first, count);
+void LandmarkGradients::fold(std::int64_t first, std::int64_t count, bool folded) {
+  if (call_.wants_keys() && !folded) fold_keys(first, count);
   if (weights_) fold_weights(first, count);
+}
+
+void LandmarkGradients::fold_tile(std::int64_t tile, std::int64_t n) {
+  if (!call_.wants_keys()) return;
+  const TilePlace place = call_.place(tile);
+  const AttentionSequence sequence = attention_sequence(call_.inputs, place.b);
+  const auto head = static_cast<std::size_t>(place.b * call_.sizes.hkv + place.kv_head);
+  Scratch* own = sums_rows_ ? nullptr : scratch_[static_cast<std::size_t>(omp_get_thread_num())].get();
+  for (std::int32_t used = 0; used < used_[n]; ++used)
+    add_block(blocks_[n * blocks_per_tile_ + used], sequence, place.head, place.kv_head, 0,
+              first_sum_[head + 1] - first_sum_[head], own);
 }
 
 void LandmarkGradients::fold_keys(std::int64_t first, std::int64_t count) {
   struct Task {
-    std::int64_t b, kv_head, key_group, tile_begin, tile_end;
+    std::int64_t b, kv_head, low, high, tile_begin, tile_end;  // keys [low, high) of those with sums
   };
   std::vector<Task> tasks;
   for (std::int64_t b = sequence_of(call_.first_tile, first); b < call_.sizes.batch; ++b) {
@@ -164,8 +177,9 @@ void LandmarkGradients::fold_keys(std::int64_t first, std::int64_t count) {
       const std::int64_t to = std::min(first + count, begin + (g + 1) * per_kv_head);
       const auto n = static_cast<std::size_t>(b * call_.sizes.hkv + g);
       if (from >= to) continue;
-      for (std::int64_t group = 0; group * keys_per_task_ < first_sum_[n + 1] - first_sum_[n]; ++group)
-        tasks.push_back({b, g, group, from, to});
+      const std::int64_t sums = first_sum_[n + 1] - first_sum_[n];
+      for (std::int64_t low = 0; low < sums; low += keys_per_task_)
+        tasks.push_back({b, g, low, std::min(sums, low + keys_per_task_), from, to});
     }
   }
 #pragma omp parallel for schedule(dynamic, 1) num_threads(call_.threads)
@@ -177,27 +191,26 @@ void LandmarkGradients::fold_keys(std::int64_t first, std::int64_t count) {
       const std::int64_t head = call_.place(t).head;
       const LandmarkBlock* blocks = blocks_.get() + (t - first) * blocks_per_tile_;
       for (std::int32_t used = 0; used < used_[t - first]; ++used)
-        add_block(blocks[used], sequence, head, task.kv_head, task.key_group, own);
+        add_block(blocks[used], sequence, head, task.kv_head, task.low, task.high, own);
     }
   }
 }
 
 void LandmarkGradients::add_block(const LandmarkBlock& block, const AttentionSequence& sequence, std::int64_t head,
-                                  std::int64_t kv_head, std::int64_t key_group, Scratch* own) {
+                                  std::int64_t kv_head, std::int64_t low, std::int64_t high, Scratch* own) {
   const auto n = static_cast<std::size_t>(sequence.b * call_.sizes.hkv + kv_head);
-  const std::int64_t sums = first_sum_[n + 1] - first_sum_[n];
-  const std::int64_t low = key_group * keys_per_task_, high = std::min(sums, low + keys_per_task_) - 1;
   const std::int32_t* keys = key_.get() + first_sum_[n];
+  if (low >= high) return;
   const auto begin = std::lower_bound(block.index, block.index + block.count, keys[low]) - block.index;
-  const auto end = std::upper_bound(block.index, block.index + block.count, keys[high]) - block.index;
+  const auto end = std::upper_bound(block.index, block.index + block.count, keys[high - 1]) - block.index;
   const std::int32_t* place = slot_.get() + first_key_[static_cast<std::size_t>(sequence.b)] + kv_head * sequence.nk;
   for (auto entry = begin; entry < end; entry += tile) {
     const int count = static_cast<int>(std::min<std::int64_t>(tile, end - entry));
     float *dk_rows[tile], *dv_rows[tile];
     for (int e = 0; e < count; ++e) {
       const std::int64_t sum = first_sum_[n] - start_sum_ + place[block.index[entry + e]];
-      dk_rows[e] = dk_sum_.get() + sum * 2 * d_;
-      dv_rows[e] = dv_sum_.get() + sum * 2 * dv_;
+      dk_rows[e] = dk_sum_.get() + sum * 3 * d_;
+      dv_rows[e] = dv_sum_.get() + sum * 3 * dv_;
     }
     if (sums_rows_)
       add_sums(block, entry, count, dk_rows, dv_rows);
@@ -285,14 +298,14 @@ std::int64_t LandmarkGradients::sum_of(std::int64_t b, std::int64_t kv_head, std
   return place < 0 ? -1 : first_sum_[static_cast<std::size_t>(b * call_.sizes.hkv + kv_head)] - start_sum_ + place;
 }
 
-const float* LandmarkGradients::dk(std::int64_t b, std::int64_t kv_head, std::int64_t j) const {
+float* LandmarkGradients::dk(std::int64_t b, std::int64_t kv_head, std::int64_t j) const {
   const std::int64_t sum = sum_of(b, kv_head, j);
-  return sum < 0 ? nullptr : dk_sum_.get() + sum * 2 * d_;
+  return sum < 0 ? nullptr : dk_sum_.get() + sum * 3 * d_;
 }
 
-const float* LandmarkGradients::dv(std::int64_t b, std::int64_t kv_head, std::int64_t j) const {
+float* LandmarkGradients::dv(std::int64_t b, std::int64_t kv_head, std::int64_t j) const {
   const std::int64_t sum = sum_of(b, kv_head, j);
-  return sum < 0 ? nullptr : dv_sum_.get() + sum * 2 * dv_;
+  return sum < 0 ? nullptr : dv_sum_.get() + sum * 3 * dv_;
 }
 
 }  // namespace dsalt::internal

@@ -344,10 +344,10 @@ struct QueryPass {
       first = false;
     }
     if (call.gradients.dk.present())  // first: dS is in the cache
-      add_to_keys(own.dp.get(), own.q, key_sums.dk(place.b, place.kv_head, start), own.q.width(), first);
+      add_to_keys(own.dp.get(), own.q, key_sums.dk(place.b, place.kv_head, key_tile), own.q.width(), first);
     look_ahead();
     if (call.gradients.dv.present())
-      add_to_keys(own.p.get(), own.dout, key_sums.dv(place.b, place.kv_head, start), own.dout.width(), first);
+      add_to_keys(own.p.get(), own.dout, key_sums.dv(place.b, place.kv_head, key_tile), own.dout.width(), first);
     key_sums.leave(n, key_tile);
   }
 
@@ -475,8 +475,24 @@ void attention_backward_queries(BackwardCall& call, LandmarkGradients& landmarks
   for (int n = 0; n < call.threads; ++n) scratch.push_back(std::make_unique<Scratch>(call));
   KeySums key_sums(call);
 
+  // For waves that are walked: the lowest key that row tile n or a later one of its head admits by position, in place n
+  // of the wave.
+  Array<std::int64_t> lowest;
+  const auto find_lowest = [&](std::int64_t begin, std::int64_t end, std::int64_t first) {
+    RowTile& rows = scratch[static_cast<std::size_t>(omp_get_thread_num())]->rows;
+    std::int64_t key = INT64_MAX;
+    for (std::int64_t n = end - 1; n > begin; lowest[n-- - first] = key) {
+      const TilePlace place = call.place(n);
+      const AttentionSequence sequence = attention_sequence(call.inputs, place.b);
+      const auto count = static_cast<int>(std::min<std::int64_t>(tile, sequence.nq - place.begin));
+      rows.fill({call.problem, sequence}, place.head, place.begin, count);
+      if (rows.reach() > 0) key = std::min(key, rows.any.begin);
+    }
+  };
+
   // Tile n, whose landmark blocks are in place n - first of the round. `next` is likely to be this thread's next tile.
-  const auto run = [&](std::int64_t n, std::int64_t first, std::int64_t next, std::int64_t end) {
+  // No tile after it admits a key below `retired` (-1: that is not known).
+  const auto run = [&](std::int64_t n, std::int64_t first, std::int64_t next, std::int64_t end, std::int64_t retired) {
     const TilePlace place = call.place(n);
     const AttentionSequence sequence = attention_sequence(call.inputs, place.b);
     QueryPass pass{call,
@@ -501,35 +517,58 @@ void attention_backward_queries(BackwardCall& call, LandmarkGradients& landmarks
     pass.refine();
     if (pass.wants_sweep()) pass.gradients();
     pass.store_dwindow();
+    if (retired < 0) return;
+    if (landmarks.active()) landmarks.fold_tile(n, n - first);
+    if (key_sums.active())
+      key_sums.retire(place.b, place.kv_head, retired, landmarks, pass.own.work.get(),
+                      pass.own.work.get() + std::max(pass.own.q.width(), pass.own.v.width()));
   };
 
-  const auto round = [&](std::int64_t first, std::int64_t end) {
-    std::vector<std::int64_t> chains;  // where the key/value heads of the round start
+  const auto chains_of = [&](std::int64_t first, std::int64_t end) {  // where its key/value heads start
+    std::vector<std::int64_t> chains;
     for (std::int64_t n = first; n < end; n = call.next_chain(n)) chains.push_back(n);
+    return chains;
+  };
+  const auto walks = [&](const std::vector<std::int64_t>& chains) {
+    const auto heads = static_cast<std::int64_t>(chains.size());
+    return heads >= 4 * call.threads || heads % call.threads == 0;
+  };
+
+  // `whole`: the round is the wave, and is walked.
+  const auto round = [&](std::int64_t first, std::int64_t end, bool whole) {
+    std::vector<std::int64_t> chains = chains_of(first, end);
+    const bool walked = walks(chains);
     const auto heads = static_cast<std::int64_t>(chains.size());
     chains.push_back(end);
-    if (heads >= 4 * call.threads || heads % call.threads == 0) {
+    landmarks.start_round(whole);
+    if (walked) {
       // A thread walks a whole head: neighbouring tiles share keys and their sums, and nobody waits.
 #pragma omp parallel for schedule(dynamic, 1) num_threads(call.threads)
       for (std::int64_t head = 0; head < heads; ++head) {
-        const std::int64_t to = chains[static_cast<std::size_t>(head) + 1];
-        for (std::int64_t n = chains[static_cast<std::size_t>(head)]; n < to; ++n) run(n, first, n + 1, to);
+        const std::int64_t from = chains[static_cast<std::size_t>(head)],
+                           to = chains[static_cast<std::size_t>(head) + 1];
+        if (whole) find_lowest(from, to, first);
+        for (std::int64_t n = from; n < to; ++n)
+          run(n, first, n + 1, to, !whole ? -1 : n + 1 < to ? lowest[n + 1 - first] : INT64_MAX);
       }
     } else {
       std::atomic<std::int64_t> next{first};  // ascending: see KeySums::enter
 #pragma omp parallel num_threads(call.threads)
       for (std::int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < end;)
-        run(n, first, n + call.threads, end);
+        run(n, first, n + call.threads, end, -1);
     }
-    if (landmarks.active()) landmarks.fold(first, end - first);
+    if (landmarks.active()) landmarks.fold(first, end - first, whole);
   };
 
   for (const KeySums::Wave& wave : key_sums.waves()) {
-    key_sums.start(wave);
+    const std::int64_t tiles = wave.end_tile - wave.first_tile;
+    const std::int64_t step = landmarks.active() ? landmarks.tiles_per_round() : tiles;
+    const bool whole = tiles > 0 && tiles <= step && walks(chains_of(wave.first_tile, wave.end_tile));
+    if (whole) lowest = Array<std::int64_t>::raw(tiles);
+    key_sums.start(wave, whole);
     landmarks.start_heads(wave.first_head, wave.end_head);
-    const std::int64_t step = landmarks.active() ? landmarks.tiles_per_round() : wave.end_tile - wave.first_tile;
     for (std::int64_t first = wave.first_tile; first < wave.end_tile; first += step)
-      round(first, std::min(first + step, wave.end_tile));
+      round(first, std::min(first + step, wave.end_tile), whole);
     key_sums.store(landmarks);
   }
   sum_window_gradients(call);

@@ -342,6 +342,38 @@ BOOST_AUTO_TEST_CASE(uneven_reach_on_many_threads) {
   }
 }
 
+// Heads that one thread walks store a key tile when no later row admits its keys, and use its place again; with more
+// threads than heads the tiles of a head run side by side instead. Both give the same bytes, and the right ones.
+BOOST_AUTO_TEST_CASE(keys_that_are_stored_early) {
+  for (const std::int64_t chunk : {0, 16, 128}) {  // 0: no landmarks
+    Setup setup;
+    setup.name = "stored early, chunk " + std::to_string(chunk);
+    setup.problem.mask = Mask::sparse;
+    setup.b = 2;
+    setup.hq = setup.hw = 2;
+    setup.nq = setup.nk = 700;
+    setup.d = 40;
+    setup.dv = 24;
+    setup.k_lengths = {650, 300};
+    setup.window = [](auto h, auto i) { return i == 400 + 100 * h ? 390.0 : i % 5 == 0 ? 90.0 : 10.0; };
+    if (chunk > 0) {
+      setup.problem.landmark_chunk = chunk;
+      setup.hl = 2;
+      setup.slots = 9;
+      setup.weights = true;
+      setup.landmark = [](auto h, auto t, auto slot) {
+        return static_cast<std::int32_t>((31 * h + 17 * t + 53 * slot) % 700);
+      };
+    }
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      setup.dtype = dtype;
+      check_against_reference(setup, *cpu_backend(1));
+      const Call call = draw(setup);
+      check_same_bytes(run(*cpu_backend(1), call, true), run(*cpu_backend(7), call, true), setup.name);
+    }
+  }
+}
+
 // Values far below what bfloat16 products keep.
 BOOST_AUTO_TEST_CASE(tiny_values) {
   const auto backend = cpu_backend(2);
