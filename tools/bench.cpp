@@ -128,7 +128,7 @@ void run_backend(Backend& backend, const BenchArguments& arguments, const Select
   const auto limits = limits_provider(backend, backend_options);
   progress.update(name + " limits of the device", 0, 1);
   limits->measure();
-  const RunOptions options{arguments.min_time, arguments.max_time};
+  const RunOptions options{arguments.min_time, arguments.max_time, limits->copies(), limits->copied_bytes()};
 
   std::vector<Row> rows;
   if (arguments.scaling) {

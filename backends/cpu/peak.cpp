@@ -95,33 +95,58 @@ std::optional<double> measure_peak(std::string_view isa, PeakKind kind, int thre
   return total;
 }
 
-double measure_copy_bandwidth(std::size_t bytes, int threads) {
-  constexpr int passes = 3;
-  constexpr std::size_t piece = std::size_t{4} << 20;
-  const auto array = [&] {
-    void* memory = std::malloc(bytes);
-    if (memory == nullptr) throw std::bad_alloc();
-    return std::unique_ptr<char, void (*)(void*)>(static_cast<char*>(memory), std::free);
-  };
-  const auto from = array(), to = array();
+namespace {
+
+constexpr std::size_t piece_bytes = std::size_t{4} << 20;
+
+}  // namespace
+
+std::unique_ptr<char, ArrayCopies::Free> ArrayCopies::array(std::size_t bytes) {
+  void* memory = std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return std::unique_ptr<char, Free>(static_cast<char*>(memory));
+}
+
+ArrayCopies::ArrayCopies(std::size_t bytes, int threads)
+    : threads_(threads),
+      share_(std::max(piece_bytes, bytes / static_cast<std::size_t>(threads) / piece_bytes * piece_bytes)),
+      from_(array(share_ * static_cast<std::size_t>(threads))),
+      to_(array(share_ * static_cast<std::size_t>(threads))) {
+  run_together(threads_, [&](int thread, int) {  // each thread's share comes from memory close to it
+    const std::size_t begin = share_ * static_cast<std::size_t>(thread);
+    std::memset(from_.get() + begin, 1, share_);
+    std::memset(to_.get() + begin, 1, share_);
+  });
+}
+
+int ArrayCopies::pieces() const { return static_cast<int>(share_ / piece_bytes); }
+
+void ArrayCopies::settle() const {
+  run_together(threads_, [&](int thread, int) {
+    const char* line = from_.get() + share_ * static_cast<std::size_t>(thread);
+    std::uint64_t sum = 0;
+    for (const char* end = line + share_ / 2; line < end; line += 64) sum += static_cast<unsigned char>(*line);
+    const volatile std::uint64_t sink = sum;
+    static_cast<void>(sink);
+  });
+}
+
+double ArrayCopies::measure(int pieces) {
   double total = 0;
-  run_together(threads, [&](int thread, int count) {
-    const std::size_t share = bytes / static_cast<std::size_t>(count), begin = share * static_cast<std::size_t>(thread);
-    std::memset(from.get() + begin, 1, share);
-    std::memset(to.get() + begin, 1, share);
-#pragma omp barrier
+  run_together(threads_, [&](int thread, int) {
+    const std::size_t begin = share_ * static_cast<std::size_t>(thread);
     std::vector<double> rates;
-    for (int pass = 0; pass < passes; ++pass)
-      for (std::size_t at = 0; at < share; at += piece) {
-        const std::size_t length = std::min(piece, share - at);
-        const auto start = Clock::now();
-        std::memcpy(to.get() + begin + at, from.get() + begin + at, length);
-        rates.push_back(2 * static_cast<double>(length) / seconds_since(start));
-      }
+    for (int n = 0; n < pieces; ++n) {
+      const std::size_t at = begin + (next_ + static_cast<std::size_t>(n) * piece_bytes) % share_;
+      const auto start = Clock::now();
+      std::memcpy(to_.get() + at, from_.get() + at, piece_bytes);
+      rates.push_back(2 * static_cast<double>(piece_bytes) / seconds_since(start));
+    }
     const double rate = median(rates);
 #pragma omp critical(dsalt_peak)
     total += rate;
   });
+  next_ = (next_ + static_cast<std::size_t>(pieces) * piece_bytes) % share_;
   return total;
 }
 

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <optional>
 #include <string_view>
 
@@ -22,8 +24,28 @@ enum class PeakKind : std::uint8_t {
 /// has no such instruction, or this processor or build does not have the level.
 std::optional<double> measure_peak(std::string_view isa, PeakKind kind, int threads);
 
-/// Bytes per second, read and written, while `threads` threads at once copy an array of `bytes` bytes: the best of
-/// several passes. Allocates twice as much.
-double measure_copy_bandwidth(std::size_t bytes, int threads);
+/// Copies of an array, piece by piece, by several threads at once.
+class ArrayCopies {
+ public:
+  /// Allocates twice `bytes`; throws std::bad_alloc.
+  ArrayCopies(std::size_t bytes, int threads);
+  /// Bytes per second, read and written, while each thread copies its next `pieces` pieces of 4 MB: the sum over
+  /// threads of each one's median.
+  double measure(int pieces);
+  /// Pieces of a thread in one pass over its share of the array.
+  int pieces() const;
+  /// Reads half of the array, so that no cache of a quarter of it keeps lines that are still to be written: who is
+  /// timed next would have to wait for them.
+  void settle() const;
+
+ private:
+  struct Free {
+    void operator()(char* memory) const { std::free(memory); }
+  };
+  static std::unique_ptr<char, Free> array(std::size_t bytes);
+  int threads_;
+  std::size_t share_, next_ = 0;  // of a thread: bytes, and where its next piece starts
+  std::unique_ptr<char, Free> from_, to_;
+};
 
 }  // namespace dsalt::internal

@@ -1,6 +1,10 @@
 // What a repetition of `dsalt bench` is: one call on the host, many calls and one wait on a device.
 #include <boost/test/unit_test.hpp>
 
+#include <chrono>
+#include <thread>
+#include <vector>
+
 #include "../verification/fake_device.hpp"
 #include "bench/timing.hpp"
 #include "dsalt/registry.hpp"
@@ -40,6 +44,20 @@ BOOST_AUTO_TEST_CASE(the_host_times_each_call) {
       *host, [&] { ++calls; }, 0);
   BOOST_TEST(timing.calls == 1u);
   BOOST_TEST(calls == timing.repetitions);
+}
+
+// The copies' rate changes while a row is measured: every call is held against what copies reached beside it.
+BOOST_AUTO_TEST_CASE(copies_between_repetitions) {
+  const auto host = make_backend("cpu");
+  const auto call = [] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); };
+  const std::vector<double> rates = {40e9, 40e9, 80e9, 80e9, 80e9, 80e9, 80e9, 80e9};
+  std::size_t copies = 0;
+  const benchmark::Timing timing = benchmark::time_calls(*host, call, 0, [&] { return rates.at(copies++); });
+  BOOST_TEST(copies == timing.repetitions + 1);
+  BOOST_TEST_REQUIRE(timing.copied.has_value());
+  BOOST_TEST(*timing.copied > 40e9);  // of 40, 60 and 80 GB/s; the sleeps are not equally long
+  BOOST_TEST(*timing.copied < 80e9);
+  BOOST_TEST(!benchmark::time_calls(*host, call, 0).copied.has_value());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

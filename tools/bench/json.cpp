@@ -44,6 +44,7 @@ Json of_row(const Row& row) {
                {"p90_s", if_measured(row.timing.p90)},
                {"flop", if_measured(row.cost.flop)},
                {"bytes", if_measured(row.cost.bytes)},
+               {"copies_between", or_null(row.timing.copied)},
                {"limit_s", or_null(row.limit)}};
   json["fraction_of_limit"] = measured ? or_null(row.fraction()) : Json();
   json["pairs"] = or_null(row.cost.pairs);

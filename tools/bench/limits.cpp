@@ -27,19 +27,33 @@ class CpuLimits final : public LimitsProvider {
     limits_.threads_vary = true;
     limits_.free_memory = available_memory();
     limits_.count_executed = count_executed_cpu;
+    constexpr double smallest_array = 64e6, usual_cache = 32e6;
+    const double affordable = limits_.free_memory.value_or(4e9) / 8;
+    copied_bytes_ = std::min(std::max(4 * last_level_cache_bytes().value_or(usual_cache), smallest_array), affordable);
   }
 
   void measure() override {
-    constexpr double smallest_array = 64e6, usual_cache = 32e6;
-    const double cache = last_level_cache_bytes().value_or(usual_cache);
-    const double affordable = limits_.free_memory.value_or(4e9) / 8;
-    const auto array = static_cast<std::size_t>(std::min(std::max(4 * cache, smallest_array), affordable));
     keep_larger(limits_.peak, internal::measure_peak(limits_.isa, internal::PeakKind::f32, *limits_.threads));
     keep_larger(limits_.peak_bf16, internal::measure_peak(limits_.isa, internal::PeakKind::bf16, *limits_.threads));
-    keep_larger(limits_.bandwidth, internal::measure_copy_bandwidth(array, *limits_.threads));
+    constexpr int passes = 3;
+    if (!copies_) copies_ = std::make_shared<internal::ArrayCopies>(array_bytes(), *limits_.threads);
+    keep_larger(limits_.bandwidth, copies_->measure(passes * copies_->pieces()));
     constexpr double slow_share = 1.0 / 3;
     if (limits_.peak) limits_.expected_rate = *limits_.peak * slow_share;
   }
+
+  std::function<double()> copies() override {
+    constexpr int pieces = 5;
+    return [copies = copies_] {
+      const double rate = copies->measure(pieces);
+      copies->settle();
+      return rate;
+    };
+  }
+
+ private:
+  std::size_t array_bytes() const { return static_cast<std::size_t>(copied_bytes()); }
+  std::shared_ptr<internal::ArrayCopies> copies_;
 };
 
 /// The definition: one thread, double, not meant to be fast. Its times are shown without limits.

@@ -5,6 +5,7 @@
 // that need a limit are then empty.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,9 +41,14 @@ class LimitsProvider {
   /// Takes about a second. Measuring again keeps the better of both: other programs can only make it slower.
   virtual void measure() = 0;
   const DeviceLimits& limits() const { return limits_; }
+  /// Copies within the device's memory for a few milliseconds and returns their bytes per second; empty where it
+  /// cannot. Nothing of `copied_bytes` or more stays in a cache meanwhile.
+  virtual std::function<double()> copies() { return {}; }
+  double copied_bytes() const { return copied_bytes_; }
 
  protected:
   DeviceLimits limits_;
+  double copied_bytes_ = 0;
 };
 
 /// For the backend that was made with `options`; never null.

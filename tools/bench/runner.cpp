@@ -28,10 +28,20 @@ std::string reason_to_skip(const Backend& backend, const DeviceLimits& limits, c
   return {};
 }
 
+/// Whether the row's limit is what memory sets, and none of its bytes could be met in a cache.
+bool memory_limits(const DeviceLimits& limits, const Workload& work, const Cost& cost, const RunOptions& options) {
+  if (!options.copies || !limits.bandwidth || cost.bytes < options.copied_bytes) return false;
+  const double seconds = cost.bytes / *limits.bandwidth;
+  const auto limit = limits.seconds(cost.flop, cost.pairs.value_or(0), cost.bytes, work.dtype);
+  return limit && seconds >= *limit;
+}
+
 }  // namespace
 
-void hold_against(const DeviceLimits& limits, DType dtype, Row& row) {
+void hold_against(const DeviceLimits& of_device, DType dtype, Row& row) {
   if (!row.measured()) return;
+  DeviceLimits limits = of_device;
+  if (row.timing.copied) limits.bandwidth = row.timing.copied;
   const double pairs = row.cost.pairs.value_or(0);
   row.limit = limits.seconds(row.cost.flop, pairs, row.cost.bytes, dtype);
   if (const auto efficiency = row.tile_efficiency(); efficiency && *efficiency > 0)
@@ -62,7 +72,8 @@ Row run_workload(Backend& backend, const DeviceLimits& limits, const Workload& w
       call();
       row.peak_bytes = peak.bytes();
     }
-    row.timing = time_calls(backend, prepared.call, options.min_time);
+    row.timing = time_calls(backend, prepared.call, options.min_time,
+                            memory_limits(limits, work, row.cost, options) ? options.copies : nullptr);
     hold_against(limits, work.dtype, row);
   } catch (const Unsupported& error) {
     row.skipped = error.what();

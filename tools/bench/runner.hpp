@@ -12,6 +12,10 @@ namespace dsalt::benchmark {
 struct RunOptions {
   double min_time = 0.5;  // seconds of timed calls per row
   double max_time = 3;    // seconds that one call may be expected to take
+  /// LimitsProvider::copies and copied_bytes: rows that memory limits and that move so many bytes are held against the
+  /// copies between their repetitions, because the rate may have changed since the limits were measured.
+  std::function<double()> copies{};
+  double copied_bytes = 0;
 };
 
 /// Measures one workload. It is skipped, with the reason, where it means nothing, is not supported, needs more memory

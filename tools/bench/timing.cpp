@@ -35,18 +35,29 @@ std::size_t calls_per_sample(Backend& backend, const std::function<void()>& call
 
 }  // namespace
 
-Timing time_calls(Backend& backend, const std::function<void()>& call, double seconds) {
+Timing time_calls(Backend& backend, const std::function<void()>& call, double seconds,
+                  const std::function<double()>& copies) {
   constexpr std::size_t least_repetitions = 3, most_repetitions = 100000;
   const bool device = backend.device().type != DeviceType::cpu;
   const std::size_t calls = device ? calls_per_sample(backend, call) : 1;
-  std::vector<double> times;
+  std::vector<double> times, copied_meanwhile;  // bytes that copies would have moved in a sample's time
+  double before = copies ? copies() : 0;
   for (double total = 0; times.size() < most_repetitions && (times.size() < least_repetitions || total < seconds);) {
     const double sample = time_sample(backend, call, calls);
     times.push_back(sample / static_cast<double>(calls));
     total += sample;
+    if (!copies) continue;
+    const double after = copies();
+    copied_meanwhile.push_back((before + after) / 2 * times.back());
+    before = after;
   }
   std::sort(times.begin(), times.end());
-  return {times.size(), calls, quantile(times, 0.5), quantile(times, 0.1), quantile(times, 0.9)};
+  Timing timing{times.size(), calls, quantile(times, 0.5), quantile(times, 0.1), quantile(times, 0.9)};
+  if (copies) {
+    std::sort(copied_meanwhile.begin(), copied_meanwhile.end());
+    timing.copied = quantile(copied_meanwhile, 0.5) / timing.median;
+  }
+  return timing;
 }
 
 }  // namespace dsalt::benchmark
