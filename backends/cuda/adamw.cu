@@ -111,9 +111,9 @@ void CudaBackend::adamw_step(const AdamWProblem& problem, const AdamWInputs& in,
     const bool vectorised = aligned(n, in.param, in.grad, in.m, in.v, out.param, out.m, out.v) && walk.group(n);
     const std::int64_t vectors = walk.size();
     launch(context_, "adamw_step", vectorised ? adamw_kernel<Real, n> : adamw_kernel<Real, 1>,
-           static_cast<unsigned>(ceil_div(vectors, threads_per_block)), threads_per_block, 0, walk, vectors,
-           scalars_of<Real>(problem), elements(in.param), elements(in.grad), elements(in.m), elements(in.v),
-           elements(out.param), elements(out.m), elements(out.v));
+           ceil_div(vectors, threads_per_block), threads_per_block, 0, walk, vectors, scalars_of<Real>(problem),
+           elements(in.param), elements(in.grad), elements(in.m), elements(in.v), elements(out.param), elements(out.m),
+           elements(out.v));
   };
   if (in.param.dtype == DType::f64)
     step(double{});

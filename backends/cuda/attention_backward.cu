@@ -207,13 +207,12 @@ void landmark_gradients(const Context& context, AttentionBackwardCall<T>& backwa
     launch_attention_backward_slots(context, backward);
     if (!keys) continue;
     const std::int64_t blocks = call.key_tiles * call.kv_heads * ceil_div(call.d + call.dv, fold_columns);
-    launch(context, operation, attention_backward_fold_kernel<T>, dim3(static_cast<unsigned>(blocks)),
-           dim3(attention_threads), attention_tile * fold_columns * sizeof(Real), backward);
+    launch(context, operation, attention_backward_fold_kernel<T>, blocks, dim3(attention_threads),
+           attention_tile * fold_columns * sizeof(Real), backward);
   }
   if (dlambda.present())
-    launch(context, operation, attention_backward_dlambda_kernel<T>,
-           dim3(static_cast<unsigned>(call.batch * call.list_heads * call.lists)), dim3(attention_threads), 0, backward,
-           device_view<Real, 4>(dlambda));
+    launch(context, operation, attention_backward_dlambda_kernel<T>, call.batch * call.list_heads * call.lists,
+           dim3(attention_threads), 0, backward, device_view<Real, 4>(dlambda));
 }
 
 template <class T>
@@ -243,13 +242,12 @@ void backward_of(const Context& context, const AttentionProblem& problem, const 
   backward.row_delta = row_delta.data();
   backward.row_dwindow = row_dwindow.data();
   backward.tile_range = tile_range.data();
-  launch(context, operation, attention_backward_rows_kernel<T>, dim3(static_cast<unsigned>(tiles)),
-         dim3(attention_threads), 0, backward);
+  launch(context, operation, attention_backward_rows_kernel<T>, tiles, dim3(attention_threads), 0, backward);
 
   if (gradients.dq.present() || wants_window) launch_attention_backward_queries(context, backward);
   if (gradients.dwindow.present())
-    launch(context, operation, attention_backward_dwindow_kernel<T>, dim3(static_cast<unsigned>(call.row_tiles)),
-           dim3(attention_tile), 0, backward, row_tensor<Real>(gradients.dwindow, call.packed, false));
+    launch(context, operation, attention_backward_dwindow_kernel<T>, call.row_tiles, dim3(attention_tile), 0, backward,
+           row_tensor<Real>(gradients.dwindow, call.packed, false));
 
   const bool has_slots = call.batch * call.lists * call.slots > 0;
   backward.segments = std::max<std::int64_t>(

@@ -86,7 +86,7 @@ void launch_attention_backward_keys(const Context& context, const AttentionBackw
   for_tile_width<T>(context, call.d, call.dv, 4, [&](auto width) {
     const std::int64_t pieces = ceil_div(most_columns(backward), width);
     launch(context, "attention_backward", attention_backward_keys_kernel<T, width>,
-           dim3(static_cast<unsigned>(call.key_tiles * call.kv_heads * pieces)), dim3(attention_threads),
+           call.key_tiles * call.kv_heads * pieces, dim3(attention_threads),
            shared_bytes(sizeof(KeysMemory<T, width>), call), backward, static_cast<int>(pieces));
   });
 }

@@ -183,7 +183,7 @@ void launch_attention_backward_queries(const Context& context, const AttentionBa
   for_tile_width<T>(context, call.d, call.dv, 4, [&](auto width) {
     const std::int64_t pieces = backward.dq.present() ? ceil_div(call.d, width) : 1;
     launch(context, "attention_backward", attention_backward_queries_kernel<T, width>,
-           dim3(static_cast<unsigned>(call.row_tiles * call.row_heads * pieces)), dim3(attention_threads),
+           call.row_tiles * call.row_heads * pieces, dim3(attention_threads),
            shared_bytes(sizeof(QueriesMemory<T, width>), call), backward);
   });
 }

@@ -70,8 +70,7 @@ void launch_attention_backward_slots(const Context& context, const AttentionBack
     const std::int64_t pieces = ceil_div(most_columns(backward), width);
     const std::int64_t blocks =
         (backward.round_end - backward.round_begin) * ceil_div(call.slots, attention_tile) * pieces;
-    launch(context, "attention_backward", attention_backward_slots_kernel<T, width>,
-           dim3(static_cast<unsigned>(blocks)), dim3(attention_threads),
+    launch(context, "attention_backward", attention_backward_slots_kernel<T, width>, blocks, dim3(attention_threads),
            shared_bytes(sizeof(KeysMemory<T, width>), call), backward, static_cast<int>(pieces));
   });
 }

@@ -254,8 +254,8 @@ void CudaBackend::attention_forward(const AttentionProblem& problem, const Atten
                                     row_tensor<accumulator_t<T>>(outputs.lse, call.packed, false)};
     for_tile_width<T>(context_, call.d, call.dv, 3, [&](auto width) {
       const std::int64_t blocks = call.row_tiles * call.row_heads * ceil_div(call.dv, width);
-      launch(context_, operation, attention_forward_kernel<T, width>, dim3(static_cast<unsigned>(blocks)),
-             dim3(attention_threads), shared_bytes(sizeof(ForwardMemory<T, width>), call), call, results);
+      launch(context_, operation, attention_forward_kernel<T, width>, blocks, dim3(attention_threads),
+             shared_bytes(sizeof(ForwardMemory<T, width>), call), call, results);
     });
   });
 }

@@ -113,8 +113,8 @@ CleanLists LandmarkLists::prepare(const AttentionProblem& problem, const Attenti
                      problem.landmark_offset};
   const std::size_t shared =
       sorting_.data() == nullptr ? static_cast<std::size_t>(sort_width_) * sizeof(std::uint64_t) : 0;
-  launch(context_, operation_, attention_lists_kernel, dim3(static_cast<unsigned>(lists_)), dim3(threads), shared, raw,
-         sort_width_, sorting_.data(), index_.data(), slot_.data(), count_.data());
+  launch(context_, operation_, attention_lists_kernel, lists_, dim3(threads), shared, raw, sort_width_, sorting_.data(),
+         index_.data(), slot_.data(), count_.data());
   return {index_.data(), slot_.data(), count_.data()};
 }
 

@@ -200,7 +200,7 @@ class CrossEntropy {
     const Scratch<Real> weight_sums(context_, operation_, dweight.present() && rows_ > most ? vocabulary_ * pitch_ : 0);
 
     if (dhidden.present())
-      launch(context_, operation_, cross_entropy_dhidden_ignored_kernel<T>, grid(rows_), gradient_threads, 0, labels_,
+      launch(context_, operation_, cross_entropy_dhidden_ignored_kernel<T>, rows_, gradient_threads, 0, labels_,
              ignored_, dhidden);
     const auto everywhere = static_cast<Real>(smoothing_ / static_cast<double>(vocabulary_) * dz_scale<T>);
     const auto at_label = static_cast<Real>((1 - smoothing_) * dz_scale<T>);
@@ -209,12 +209,12 @@ class CrossEntropy {
       const RowChunk part = chunk(first, backward_rows);
       logits<true>(part, rows, dz.data(), dz_pitch, nullptr);
       launch(context_, operation_, cross_entropy_dlogits_kernel<T>,
-             grid(ceil_div(vocabulary_, gradient_threads * vector_length<T>), part.most), gradient_threads, 0, part,
+             Grid(ceil_div(vocabulary_, gradient_threads * vector_length<T>), part.most), gradient_threads, 0, part,
              labels_, rows.sums, vocabulary_, tile_columns_, everywhere, at_label, dz.data(), dz_pitch);
       if (dhidden.present()) {
         dhidden_sums(part, rows, dz.data(), dz_pitch, segment, hidden_sums.data());
         launch(context_, operation_, cross_entropy_dhidden_rows_kernel<T>,
-               grid(ceil_div(d_, gradient_threads), part.most), gradient_threads, 0, part, hidden_sums.data(), pitch_,
+               Grid(ceil_div(d_, gradient_threads), part.most), gradient_threads, 0, part, hidden_sums.data(), pitch_,
                segments, upstream, dhidden);
       }
       if (dweight.present())
@@ -241,10 +241,6 @@ class CrossEntropy {
     Scratch<Real> memory;
     RowSums<Real> sums;
   };
-
-  static dim3 grid(std::int64_t x, std::int64_t y = 1) {
-    return {static_cast<unsigned>(x), static_cast<unsigned>(y), 1};
-  }
 
   RowChunk chunk(std::int64_t first, std::int64_t most) const {
     return {list_.data(), count_.data(), first, std::min(most, rows_ - first)};
@@ -276,7 +272,7 @@ class CrossEntropy {
 
   void pack(const View<const T, 2>& from, bool vectors, const RowChunk& rows, T* to) const {
     launch(context_, operation_, cross_entropy_pack_kernel<T>,
-           grid(ceil_div(d_, 128 * vector_length<T>), std::min<std::int64_t>(rows.most, 65535)), 128, 0, from, vectors,
+           Grid(ceil_div(d_, 128 * vector_length<T>), std::min<std::int64_t>(rows.most, 65535)), 128, 0, from, vectors,
            rows, to, pitch_);
   }
 
@@ -284,7 +280,7 @@ class CrossEntropy {
   void logits(const RowChunk& part, Rows& rows, T* kept, std::int64_t kept_pitch, double* losses) const {
     pack(hidden_, hidden_in_vectors_, part, rows.hidden.data());
     logits_tiles<keep>(part, rows, kept, kept_pitch);
-    launch(context_, operation_, cross_entropy_rows_kernel<T>, grid(ceil_div(part.most, merge_rows)),
+    launch(context_, operation_, cross_entropy_rows_kernel<T>, ceil_div(part.most, merge_rows),
            merge_rows * merge_parts, 0, part, labels_, rows.sums, tiles_, vocabulary_, smoothing_, losses);
   }
 
@@ -299,7 +295,7 @@ class CrossEntropy {
       if (hopper_)
         return hopper::cross_entropy_logits(context_, matrices(rows, kept, kept_pitch), part, labels_, rows.sums);
     using Tile = LogitsTile<T>;
-    launch(context_, operation_, cross_entropy_logits_kernel<T, keep>, grid(ceil_div(part.most, Tile::rows) * tiles_),
+    launch(context_, operation_, cross_entropy_logits_kernel<T, keep>, ceil_div(part.most, Tile::rows) * tiles_,
            Tile::threads, Tile::shared_bytes, Operand<T>{rows.hidden.data(), pitch_, part.most}, weight_, d_, part,
            labels_, rows.sums, kept, kept_pitch, dz_scale<T>);
   }
@@ -311,9 +307,9 @@ class CrossEntropy {
         return hopper::cross_entropy_dhidden(context_, matrices(rows, dz, dz_pitch), part, segment, sums, pitch_);
     using Tile = HiddenTile<T>;
     const std::int64_t tiles = ceil_div(d_, Tile::columns) * ceil_div(part.most, Tile::rows);
-    launch(context_, operation_, cross_entropy_dhidden_kernel<T>, grid(tiles * ceil_div(vocabulary_, segment)),
-           Tile::threads, Tile::shared_bytes, part, Operand<T>{dz, dz_pitch, part.most},
-           Operand<T>{weight_.data, weight_.pitch, d_}, vocabulary_, segment, sums, pitch_);
+    launch(context_, operation_, cross_entropy_dhidden_kernel<T>, tiles * ceil_div(vocabulary_, segment), Tile::threads,
+           Tile::shared_bytes, part, Operand<T>{dz, dz_pitch, part.most}, Operand<T>{weight_.data, weight_.pitch, d_},
+           vocabulary_, segment, sums, pitch_);
   }
 
   void dweight_sums(const RowChunk& part, const Rows& rows, T* dz, std::int64_t dz_pitch, Real* sums, bool first,
@@ -324,7 +320,7 @@ class CrossEntropy {
                                              upstream, dweight, in_vectors);
     using Tile = WeightTile<T>;
     const std::int64_t blocks = ceil_div(d_, Tile::columns) * ceil_div(vocabulary_, Tile::rows);
-    launch(context_, operation_, cross_entropy_dweight_kernel<T>, grid(blocks), Tile::threads, Tile::shared_bytes, part,
+    launch(context_, operation_, cross_entropy_dweight_kernel<T>, blocks, Tile::threads, Tile::shared_bytes, part,
            Operand<T>{dz, dz_pitch, vocabulary_}, Operand<T>{rows.hidden.data(), pitch_, d_}, sums, pitch_, first, last,
            upstream, dweight, in_vectors);
   }

@@ -26,7 +26,7 @@ struct Rows {
   View<T, 4> values, gradients;
   View<accumulator_t<T>, 3> norms;
   std::int64_t count = 0;
-  unsigned blocks = 0;
+  std::int64_t blocks = 0;
   int lanes = 32;              // per row: a power of two
   bool whole_vectors = false;  // every row consists of aligned vectors
 
@@ -222,7 +222,7 @@ Rows<T> rows_of(const TensorView& values, const TensorView& norms, const TensorV
   rows.count = rows.values.shape[0] * rows.values.shape[1] * rows.values.shape[2];
   // Four vectors for each lane, or more: enough bytes on their way. The order of sums depends on the length alone.
   while (rows.lanes > 1 && rows.lanes * 2 * vector_length<T> >= rows.values.shape[3]) rows.lanes /= 2;
-  rows.blocks = static_cast<unsigned>(ceil_div(rows.count * rows.lanes, threads));
+  rows.blocks = ceil_div(rows.count * rows.lanes, threads);
   return rows;
 }
 
@@ -233,7 +233,7 @@ void CudaBackend::energies_forward(const EnergyInputs& in, const Energies& energ
   for_floating(in.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto x = rows_of<T>(in.x, energies.nx, {}, energies.nx), v = rows_of<T>(in.v, energies.nv, {}, energies.nv);
-    launch(context_, "energies_forward", energies_kernel<T>, dim3(x.blocks + v.blocks), dim3(threads), 0, x, v);
+    launch(context_, "energies_forward", energies_kernel<T>, x.blocks + v.blocks, dim3(threads), 0, x, v);
   });
 }
 
@@ -244,8 +244,7 @@ void CudaBackend::energies_backward(const EnergyInputs& in, const Energies& arri
     using T = typename decltype(tag)::type;
     const auto x = rows_of<T>(in.x, arriving.nx, gradients.dx, gradients.dx),
                v = rows_of<T>(in.v, arriving.nv, gradients.dv, gradients.dv);
-    launch(context_, "energies_backward", energies_backward_kernel<T>, dim3(x.blocks + v.blocks), dim3(threads), 0, x,
-           v);
+    launch(context_, "energies_backward", energies_backward_kernel<T>, x.blocks + v.blocks, dim3(threads), 0, x, v);
   });
 }
 

@@ -1,10 +1,11 @@
-// Launching kernels: every launch is checked at once and named after its operation.
+// Launching kernels: every launch is checked, its grid before and its status after, and named after its operation.
 #pragma once
 
 #include <cstdint>
 #include <utility>
 
 #include "context.hpp"
+#include "grid.hpp"
 #ifdef DSALT_EMULATED  // tests/cuda/emulated: the same kernels as ordinary C++, thread by thread on the host
 #include "emulator.hpp"
 #endif
@@ -12,8 +13,9 @@
 namespace dsalt::cuda {
 
 template <class... Parameters, class... Arguments>
-void launch(const Context& context, const char* operation, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-            std::size_t shared_bytes, Arguments&&... arguments) {
+void launch(const Context& context, const char* operation, void (*kernel)(Parameters...), const Grid& blocks,
+            dim3 block, std::size_t shared_bytes, Arguments&&... arguments) {
+  const dim3 grid = checked_grid(blocks, operation);
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;  // nothing to do, and an error to CUDA
   context.latest_operation = operation;
   if (shared_bytes > 48 * 1024)
@@ -48,7 +50,7 @@ struct ClusterLaunch {
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.gridDim = checked_grid(blocks, operation);
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = context.stream();
@@ -66,8 +68,8 @@ void launch_clusters(const Context& context, const char* operation, void (*kerne
   if (blocks == 0) return;
   context.latest_operation = operation;
 #ifdef DSALT_EMULATED
-  emulator::run(kernel, dim3(static_cast<unsigned>(blocks)), dim3(threads), shared_bytes,
-                static_cast<unsigned>(cluster), std::forward<Arguments>(arguments)...);
+  emulator::run(kernel, checked_grid(blocks, operation), dim3(threads), shared_bytes, static_cast<unsigned>(cluster),
+                std::forward<Arguments>(arguments)...);
 #else
   const ClusterLaunch launch(context, operation, reinterpret_cast<const void*>(kernel), blocks, cluster, threads,
                              shared_bytes);

@@ -63,10 +63,9 @@ void CudaBackend::merge(const MergeInputs& in, const AttentionOutputs& outputs) 
     constexpr int n = vector_length<T>;
     const bool packed = rows_are_packed(in.out1, n) && rows_are_packed(in.out2, n) && rows_are_packed(outputs.out, n);
     const std::int64_t vectors = rows.size() * (packed ? channels / n : channels);
-    launch(context_, "merge", packed ? merge_kernel<T, n> : merge_kernel<T, 1>,
-           static_cast<unsigned>(ceil_div(vectors, threads_per_block)), threads_per_block, 0, rows, vectors, channels,
-           row_of<const T>(in.out1), row_of<const T>(in.out2), row_of<T>(outputs.out),
-           static_cast<const Real*>(in.lse1.data), static_cast<const Real*>(in.lse2.data),
+    launch(context_, "merge", packed ? merge_kernel<T, n> : merge_kernel<T, 1>, ceil_div(vectors, threads_per_block),
+           threads_per_block, 0, rows, vectors, channels, row_of<const T>(in.out1), row_of<const T>(in.out2),
+           row_of<T>(outputs.out), static_cast<const Real*>(in.lse1.data), static_cast<const Real*>(in.lse2.data),
            static_cast<Real*>(outputs.lse.data));
   });
 }

@@ -64,8 +64,8 @@ class PackedRows {
       using T = typename decltype(tag)::type;
       const auto rows = walk_over(tensor_.rank - 1, tensor_);
       const std::int64_t elements = rows.size() * pitch_, d = tensor_.shape[static_cast<std::size_t>(tensor_.rank - 1)];
-      launch(context_, operation_, packed_rows_kernel<T, to_copy>, static_cast<unsigned>(ceil_div(elements, 256)), 256,
-             0, rows, elements, d, pitch_, row_of<T>(tensor_), data<T>());
+      launch(context_, operation_, packed_rows_kernel<T, to_copy>, ceil_div(elements, 256), 256, 0, rows, elements, d,
+             pitch_, row_of<T>(tensor_), data<T>());
     });
   }
 

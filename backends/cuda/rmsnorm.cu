@@ -192,8 +192,8 @@ void forward(const Context& context, const RmsNormProblem& problem, const RmsNor
   const std::int64_t row_vectors = ceil_div(d, n);
   if (row_vectors > most_threads * most_vectors) {
     const auto rows = walk_over(last, in.x, out);
-    launch(context, operation, rmsnorm_wide_kernel<T, G>, static_cast<unsigned>(rows.size()), wide_threads, 0, rows, d,
-           row_of<const T>(in.x), row_of<const G>(in.gamma), row_of<T>(out), eps);
+    launch(context, operation, rmsnorm_wide_kernel<T, G>, rows.size(), wide_threads, 0, rows, d, row_of<const T>(in.x),
+           row_of<const G>(in.gamma), row_of<T>(out), eps);
     return;
   }
   const PackedRows x(context, operation, in.x, n), gamma(context, operation, in.gamma, n);
@@ -201,9 +201,8 @@ void forward(const Context& context, const RmsNormProblem& problem, const RmsNor
   const auto rows = walk_over(last, x.view(), y.view());
   const auto run = [&]<int vectors>(std::integral_constant<int, vectors>) {
     const GroupLayout layout(row_vectors, vectors);
-    launch(context, operation, rmsnorm_kernel<T, G, vectors>,
-           static_cast<unsigned>(ceil_div(rows.size(), layout.groups)), layout.block(), 0, rows, rows.size(),
-           static_cast<int>(d), x.data<T>(), gamma.data<G>(), y.data<T>(), eps);
+    launch(context, operation, rmsnorm_kernel<T, G, vectors>, ceil_div(rows.size(), layout.groups), layout.block(), 0,
+           rows, rows.size(), static_cast<int>(d), x.data<T>(), gamma.data<G>(), y.data<T>(), eps);
   };
   if (row_vectors <= 32)
     run(std::integral_constant<int, 1>{});
@@ -251,7 +250,7 @@ void backward(const Context& context, const RmsNormProblem& problem, const RmsNo
     const auto rows = walk_over(last, x.view(), dy.view(), dx.view());
     const auto run = [&]<int vectors>(std::integral_constant<int, vectors>) {
       const std::size_t sums = layout.groups == 1 ? 0 : layout.groups * static_cast<std::size_t>(pitch) * sizeof(Real);
-      launch(context, operation, rmsnorm_backward_kernel<T, G, vectors>, static_cast<unsigned>(blocks), layout.block(),
+      launch(context, operation, rmsnorm_backward_kernel<T, G, vectors>, blocks, layout.block(),
              std::max<std::size_t>(slot_bytes(layout, vectors), sums), rows, row_count, rows_per_group, d, x.data<T>(),
              dy.data<T>(), gamma.data<G>(), dx.data<T>(), partial.data(), eps);
     };
@@ -262,8 +261,8 @@ void backward(const Context& context, const RmsNormProblem& problem, const RmsNo
     dx.copy_back();
   }
   if (gradients.dgamma.present())
-    launch(context, operation, rmsnorm_dgamma_kernel<G>, static_cast<unsigned>(ceil_div(d, 32)),
-           dim3{32, dgamma_slices}, 0, partial.data(), blocks, pitch, d, row_of<G>(gradients.dgamma));
+    launch(context, operation, rmsnorm_dgamma_kernel<G>, ceil_div(d, 32), dim3{32, dgamma_slices}, 0, partial.data(),
+           blocks, pitch, d, row_of<G>(gradients.dgamma));
 }
 
 /// body(Tag<T>{}, Tag<G>{}) with the types of x and gamma.

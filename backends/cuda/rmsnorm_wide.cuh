@@ -94,12 +94,11 @@ void wide_backward(const Context& context, const Walk<3>& rows, std::int64_t row
   const char* const operation = "rmsnorm_backward";
   const std::int64_t row_count = rows.size();
   const Scratch<RowScale<accumulator_t<T>>> scales(context, operation, row_count);
-  launch(context, operation, rmsnorm_wide_dx_kernel<T, G>, static_cast<unsigned>(row_count), wide_threads, 0, rows, d,
-         x, dy, gamma, dx, scales.data(), eps);
+  launch(context, operation, rmsnorm_wide_dx_kernel<T, G>, row_count, wide_threads, 0, rows, d, x, dy, gamma, dx,
+         scales.data(), eps);
   if (partial != nullptr)
-    launch(context, operation, rmsnorm_wide_partial_kernel<T>,
-           dim3{static_cast<unsigned>(ceil_div(d, wide_threads)), static_cast<unsigned>(sums)}, wide_threads, 0, rows,
-           row_count, rows_per_sum, d, pitch, x, dy, scales.data(), partial);
+    launch(context, operation, rmsnorm_wide_partial_kernel<T>, Grid(ceil_div(d, wide_threads), sums), wide_threads, 0,
+           rows, row_count, rows_per_sum, d, pitch, x, dy, scales.data(), partial);
 }
 
 }  // namespace dsalt::cuda

@@ -250,10 +250,13 @@ void rotate(const Context& context, const char* operation, const RopeProblem& pr
     set_steps(r.x);
     set_steps(r.y);
 
-    r.pair_tiles = static_cast<unsigned>(ceil_div(r.half, r.tile_pairs));
-    r.token_tiles = static_cast<unsigned>(ceil_div(r.tokens, r.tile_tokens));
-    r.row_tiles = static_cast<unsigned>(ceil_div(r.rows, rows_per_block));
-    const auto blocks = static_cast<unsigned>(r.sequences * r.row_tiles * r.token_tiles * r.pair_tiles);
+    const std::int64_t pair_tiles = ceil_div(r.half, r.tile_pairs), token_tiles = ceil_div(r.tokens, r.tile_tokens),
+                       row_tiles = ceil_div(r.rows, rows_per_block),
+                       blocks = r.sequences * row_tiles * token_tiles * pair_tiles;
+    // Each is at most `blocks`, which launch() refuses where these do not fit.
+    r.pair_tiles = static_cast<unsigned>(pair_tiles);
+    r.token_tiles = static_cast<unsigned>(token_tiles);
+    r.row_tiles = static_cast<unsigned>(row_tiles);
     const auto rows_at_once = static_cast<unsigned>(r.rows_at_once);
     const dim3 block = r.rows_adjoin ? dim3(vectors, rows_at_once, tokens) : dim3(vectors, tokens, rows_at_once);
     launch(context, operation, packed ? rope_kernel<T, n> : rope_kernel<T, 1>, blocks, block, 0, r);

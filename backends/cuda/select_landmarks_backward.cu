@@ -138,7 +138,7 @@ __device__ inline void sum_from_list(const SelectionLayout& layout, std::int64_t
 /// The first blocks sum linear terms, a warp per (sequence, kv head); the others dalpha_raw, each for one head.
 template <class T>
 __global__ __launch_bounds__(list_threads) void select_landmarks_sums_kernel(SelectionLayout layout,
-                                                                             unsigned linear_blocks,
+                                                                             std::int64_t linear_blocks,
                                                                              const Linear* linear, Linear* sums,
                                                                              const double* dalpha,
                                                                              View<T, 1> dalpha_raw) {
@@ -238,12 +238,8 @@ void select_backward(const Context& context, const SelectionProblem& problem, co
   const SelectionLayout layout = selection_layout(problem, in, saved.landmarks.shape[2]);
   const auto nx = energy_view<T>(layout, in.nx, false), nv = energy_view<T>(layout, in.nv, true);
   const bool of_energies = gradients.dnx.present() || gradients.dnv.present();
-  const auto blocks = [](std::int64_t items, std::int64_t per_block) {
-    return dim3(static_cast<unsigned>(std::min<std::int64_t>(ceil_div(items, per_block), 0x7fffffff)));
-  };
-
   const Scratch<CandidateStatistics> pieces(context, operation, layout.hkv * layout.pieces);
-  launch(context, operation, select_landmarks_pieces_kernel<T>, blocks(layout.hkv * layout.pieces * 32, list_threads),
+  launch(context, operation, select_landmarks_pieces_kernel<T>, ceil_div(layout.hkv * layout.pieces * 32, list_threads),
          dim3(list_threads), 0, layout, nx, nv, pieces.data());
 
   const std::int64_t lists = layout.sequences * layout.hq * layout.lists,
@@ -254,25 +250,24 @@ void select_backward(const Context& context, const SelectionProblem& problem, co
       sums(context, operation, of_energies ? layout.sequences * layout.hkv * layout.lists : 0);
   const SlotGradients slots = {tokens.data(), of_slots.data(), of_slots.data() + slot_count};
   const Statistics statistics = {pieces.data()};
-  launch(context, operation, select_landmarks_lists_kernel<T>, blocks(lists, 1), dim3(list_threads), 0, layout, nx, nv,
-         device_view<const T, 1>(in.alpha_raw), device_view<const std::int32_t, 4>(saved.landmarks),
-         device_view<const T, 4>(saved.dlandmark_log_weight), problem.tau, statistics, slots, linear.data(),
-         dalpha.data());
+  launch(context, operation, select_landmarks_lists_kernel<T>, std::min<std::int64_t>(lists, 0x7fffffff),
+         dim3(list_threads), 0, layout, nx, nv, device_view<const T, 1>(in.alpha_raw),
+         device_view<const std::int32_t, 4>(saved.landmarks), device_view<const T, 4>(saved.dlandmark_log_weight),
+         problem.tau, statistics, slots, linear.data(), dalpha.data());
 
-  const dim3 linear_blocks = blocks(of_energies ? layout.sequences * layout.hkv * 32 : 0, list_threads);
+  const std::int64_t linear_blocks = of_energies ? ceil_div(layout.sequences * layout.hkv * 32, list_threads) : 0;
   const std::int64_t alpha_blocks = gradients.dalpha_raw.present() ? layout.hq : 0;
-  launch(context, operation, select_landmarks_sums_kernel<T>, blocks(linear_blocks.x + alpha_blocks, 1),
-         dim3(list_threads), 0, layout, linear_blocks.x, linear.data(), sums.data(), dalpha.data(),
-         device_view<T, 1>(gradients.dalpha_raw));
+  launch(context, operation, select_landmarks_sums_kernel<T>, linear_blocks + alpha_blocks, dim3(list_threads), 0,
+         layout, linear_blocks, linear.data(), sums.data(), dalpha.data(), device_view<T, 1>(gradients.dalpha_raw));
   if (!of_energies) return;
 
   const std::int64_t rows = in.nx.size();
   const Scratch<double> shares(context, operation, gradients.dnx.present() ? layout.hkv * rows : 0);
-  launch(context, operation, select_landmarks_gather_kernel<T>, blocks(layout.hkv * layout.part_count(tile_tokens), 1),
+  launch(context, operation, select_landmarks_gather_kernel<T>, layout.hkv * layout.part_count(tile_tokens),
          dim3(gather_threads), 0, layout, nx, nv, statistics, slots, problem.k, sums.data(), shares.data(),
          energy_view<T>(layout, gradients.dnv, true));
   if (gradients.dnx.present())
-    launch(context, operation, select_landmarks_dnx_kernel<T>, blocks(rows, gather_threads), dim3(gather_threads), 0,
+    launch(context, operation, select_landmarks_dnx_kernel<T>, ceil_div(rows, gather_threads), dim3(gather_threads), 0,
            layout, shares.data(), energy_view<T>(layout, gradients.dnx, false));
 }
 

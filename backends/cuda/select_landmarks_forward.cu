@@ -94,15 +94,15 @@ void select(const Context& context, const SelectionProblem& problem, const Selec
 
   const std::int64_t parts = layout.part_count(piece_tokens);
   const std::int64_t warps = layout.hkv * (parts + layout.pieces);
-  launch(context, operation, select_landmarks_prepare_kernel<T>,
-         dim3(static_cast<unsigned>(ceil_div(warps * 32, prepare_threads))), dim3(prepare_threads), 0, layout,
-         energy_view<T>(layout, in.nx, false), energy_view<T>(layout, in.nv, true), ordered, parts, pieces.data());
+  launch(context, operation, select_landmarks_prepare_kernel<T>, ceil_div(warps * 32, prepare_threads),
+         dim3(prepare_threads), 0, layout, energy_view<T>(layout, in.nx, false), energy_view<T>(layout, in.nv, true),
+         ordered, parts, pieces.data());
 
   const std::int64_t lists = layout.sequences * layout.hq * layout.lists;
-  launch(context, operation, select_landmarks_kernel<T>,
-         dim3(static_cast<unsigned>(std::min<std::int64_t>(lists, 0x7fffffff))), dim3(list_threads), 0, layout, ordered,
-         pieces.data(), device_view<const T, 1>(in.alpha_raw), device_view<std::int32_t, 4>(out.landmarks),
-         device_view<T, 4>(out.score), device_view<T, 4>(out.landmark_log_weight), problem.tau);
+  launch(context, operation, select_landmarks_kernel<T>, std::min<std::int64_t>(lists, 0x7fffffff), dim3(list_threads),
+         0, layout, ordered, pieces.data(), device_view<const T, 1>(in.alpha_raw),
+         device_view<std::int32_t, 4>(out.landmarks), device_view<T, 4>(out.score),
+         device_view<T, 4>(out.landmark_log_weight), problem.tau);
 }
 
 }  // namespace

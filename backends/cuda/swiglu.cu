@@ -80,7 +80,7 @@ T* pointer(const TensorView& view) {
   return static_cast<T*>(view.data);
 }
 
-unsigned blocks_for(std::int64_t vectors) { return static_cast<unsigned>(ceil_div(vectors, threads_per_block)); }
+std::int64_t blocks_for(std::int64_t vectors) { return ceil_div(vectors, threads_per_block); }
 
 }  // namespace
 

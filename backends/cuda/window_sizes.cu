@@ -246,7 +246,7 @@ void for_packed(bool packed, const Body& body) {
 template <class T, class W>
 void compute(const Context& context, const char* operation, const Predictor<T, W>& predictor) {
   if (predictor.heads() == 0) return;
-  const auto blocks = static_cast<unsigned>(ceil_div(predictor.x.count, block_rows));
+  const std::int64_t blocks = ceil_div(predictor.x.count, block_rows);
   const auto run = [&](auto kernel) { launch(context, operation, kernel, blocks, block, 0, predictor); };
   const bool packed = predictor.x.packed && predictor.weight_packed;
   if constexpr (!is_16_bit<T> || !std::is_same_v<T, W>)
@@ -276,7 +276,6 @@ void CudaBackend::window_sizes_backward(const WindowProblem& problem, const Wind
                                         const WindowGradients& gradients) {
   const CurrentDevice current(context_.device);
   constexpr const char* operation = "window_sizes_backward";
-  const auto blocks = [](std::int64_t count) { return static_cast<unsigned>(count); };
   for_types(in, [&](auto x_tag, auto weight_tag) {
     using T = typename decltype(x_tag)::type;
     using W = typename decltype(weight_tag)::type;
@@ -291,26 +290,26 @@ void CudaBackend::window_sizes_backward(const WindowProblem& problem, const Wind
     if (rows > 0) compute(context_, operation, predictor);
     const std::int64_t column_blocks = ceil_div(x.d, 32 * vector_length<T>);
     if (problem.floor)
-      launch(context_, operation, window_sizes_zero_kernel<T>, blocks(dx.count), block, 0, dx);
+      launch(context_, operation, window_sizes_zero_kernel<T>, dx.count, block, 0, dx);
     else
       for_packed(dx.packed && predictor.weight_packed, [&](auto packed) {
         launch(context_, operation, window_sizes_dx_kernel<T, W, packed()>,
-               blocks(column_blocks * ceil_div(dx.count, warps * dx_rows)), block, 0, predictor, dx);
+               column_blocks * ceil_div(dx.count, warps * dx_rows), block, 0, predictor, dx);
       });
     if (gradients.dweight.present()) {
       const std::int64_t parts = std::min<std::int64_t>(ceil_div(rows, 128), 256);
       const Scratch<Real> sums(context_, operation, parts * heads * x.d);
       for_packed(x.packed, [&](auto packed) {
         launch(context_, operation, window_sizes_dweight_parts_kernel<T, packed()>,
-               blocks(pitch / head_group * column_blocks * parts), block, 0, x, dz.data(), pitch, heads,
+               pitch / head_group * column_blocks * parts, block, 0, x, dz.data(), pitch, heads,
                ceil_div(rows, std::max<std::int64_t>(parts, 1)), sums.data());
       });
-      launch(context_, operation, window_sizes_dweight_kernel<W, Real>, blocks(ceil_div(heads * x.d, block)), block, 0,
+      launch(context_, operation, window_sizes_dweight_kernel<W, Real>, ceil_div(heads * x.d, block), block, 0,
              sums.data(), parts, device_view<W, 2>(gradients.dweight));
     }
     if (gradients.dbias.present())
-      launch(context_, operation, window_sizes_dbias_kernel<W, Real>, blocks(heads), dbias_threads, 0, dz.data(), rows,
-             pitch, device_view<W, 1>(gradients.dbias));
+      launch(context_, operation, window_sizes_dbias_kernel<W, Real>, heads, dbias_threads, 0, dz.data(), rows, pitch,
+             device_view<W, 1>(gradients.dbias));
   });
 }
 

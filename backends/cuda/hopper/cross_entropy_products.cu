@@ -22,7 +22,7 @@ void multiply(const Context& context, const char* operation, const MatrixView& a
   const typename F::Parameters p{make_tensor_map(a, F::a_box_rows, operation),
                                  make_tensor_map(b, F::b_box_rows, operation), use};
   const int blocks = std::min(typename F::Tiles(extent).count(), context.multiprocessors);
-  launch(context, operation, warp_specialized_kernel<F>, static_cast<unsigned>(blocks), F::threads, F::shared_bytes, p);
+  launch(context, operation, warp_specialized_kernel<F>, blocks, F::threads, F::shared_bytes, p);
 }
 
 template <class T, bool kKeep>

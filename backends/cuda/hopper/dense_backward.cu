@@ -44,7 +44,7 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
   const Scratch<int> turns(context, operation, slots);
   const DenseQuerySlots query_slots{{dq.data(), static_cast<int>(slots_per_head)}, statistics.data(), turns.data()};
 
-  const auto query_blocks = static_cast<unsigned>(queries.tiles * heads);
+  const std::int64_t query_blocks = queries.tiles * heads;
   launch(context, operation, dense_backward_prepare_kernel<T, kHead, rows>, query_blocks, 128, 0, queries, query_slots,
          rows_of<const T>(saved.out, packed), rows_of<const T>(saved.dout, packed),
          rows_of<const float>(saved.lse, packed), rows_of<const float>(saved.dlse, packed));
@@ -58,8 +58,7 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
                                  rows_of<T>(gradients.dk, packed),
                                  rows_of<T>(gradients.dv, packed),
                                  scale};
-  launch(context, operation, warp_specialized_kernel<F>, static_cast<unsigned>(key_blocks), F::threads, F::shared_bytes,
-         p);
+  launch(context, operation, warp_specialized_kernel<F>, key_blocks, F::threads, F::shared_bytes, p);
   launch(context, operation, query_gradient_kernel<T, kHead, rows>, query_blocks, 256, 0, queries, query_slots,
          rows_of<T>(gradients.dq, packed), scale);
 }

@@ -148,7 +148,7 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
   };
   fill(first_tiles.data(), 0x7f, key_tiles * 4);
   fill(end_tiles.data(), 0, key_tiles * 4);
-  const auto query_blocks = static_cast<unsigned>(queries.tiles * heads);
+  const std::int64_t query_blocks = queries.tiles * heads;
   launch(context, operation, sparse_backward_prepare_kernel<F, T, kHead, rows>, query_blocks, 128, 0, queries, p,
          rows_of<const T>(saved.out, packed), rows_of<const T>(saved.dout, packed),
          rows_of<const float>(saved.lse, packed), rows_of<const float>(saved.dlse, packed), query_rows.data(),
@@ -171,10 +171,8 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
     fill(row.data(), 0, places * 4);
     fill(row_count.data(), 0, 4);
     fill(dk_dv.data(), 0, sum_rows * 2 * kHead * 4);
-    launch(context, operation, mark_landmarks_kernel<T>, static_cast<unsigned>(ceil_div(entries, 256)), 256, 0, sparse,
-           entries, p.landmarks);
-    launch(context, operation, number_landmarks_kernel, static_cast<unsigned>(ceil_div(places, 256)), 256, 0, places,
-           p.landmarks);
+    launch(context, operation, mark_landmarks_kernel<T>, ceil_div(entries, 256), 256, 0, sparse, entries, p.landmarks);
+    launch(context, operation, number_landmarks_kernel, ceil_div(places, 256), 256, 0, places, p.landmarks);
     const std::int64_t most_queries =
         problem.landmark_chunk ? std::min<std::int64_t>(*problem.landmark_chunk, sparse.nq) : sparse.nq;
     p.segments = static_cast<int>(ceil_div(ceil_div(most_queries, rows) + 1, F::tiles_of_segment));
@@ -183,17 +181,15 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
   }
   p.landmark_jobs = static_cast<int>(landmark_jobs);
 
-  launch(context, operation, warp_specialized_kernel<F>, static_cast<unsigned>(landmark_jobs + key_blocks), F::threads,
-         F::shared_bytes, p);
+  launch(context, operation, warp_specialized_kernel<F>, landmark_jobs + key_blocks, F::threads, F::shared_bytes, p);
   launch(context, operation, query_gradient_kernel<T, kHead, rows>, query_blocks, 256, 0, queries, p.slots,
          rows_of<T>(gradients.dq, packed), p.scale);
   if (entries > 0)
-    launch(context, operation, store_landmarks_kernel<T, kHead>, static_cast<unsigned>(ceil_div(sum_rows, 8)), 256, 0,
-           sparse, p.landmarks, p.dk, p.dv, p.scale);
+    launch(context, operation, store_landmarks_kernel<T, kHead>, ceil_div(sum_rows, 8), 256, 0, sparse, p.landmarks,
+           p.dk, p.dv, p.scale);
   if (wants_lambda && entries > 0)
-    launch(context, operation, store_dlambda_kernel<T>,
-           static_cast<unsigned>(sparse.batch * sparse.list_heads * sparse.lists), 128, 0, sparse, dlambda.data(),
-           device_view<float, 4>(gradients.dlandmark_log_weight));
+    launch(context, operation, store_dlambda_kernel<T>, sparse.batch * sparse.list_heads * sparse.lists, 128, 0, sparse,
+           dlambda.data(), device_view<float, 4>(gradients.dlandmark_log_weight));
   if (gradients.dwindow.present())
     launch(context, operation, store_dwindow_kernel<rows>, query_blocks, rows, 0, queries, p.slots, dwindow.data(),
            sparse.window_heads, rows_of<float>(gradients.dwindow, packed));
