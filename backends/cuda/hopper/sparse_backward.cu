@@ -138,7 +138,9 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
   p.dk = rows_of<T>(gradients.dk, packed);
   p.dv = rows_of<T>(gradients.dv, packed);
   p.dwindow = dwindow.data();
-  p.scale = static_cast<float>(problem.scale.value_or(1 / std::sqrt(static_cast<double>(kHead))));
+  const double scale = problem.scale.value_or(1 / std::sqrt(static_cast<double>(kHead)));
+  p.scale = static_cast<float>(scale);
+  p.inverse_scale = static_cast<float>(1 / scale);
   const AttentionCall<T>& sparse = p.sparse;
 
   const auto fill = [&](void* data, int byte, std::int64_t bytes) {

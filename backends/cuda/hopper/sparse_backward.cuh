@@ -56,7 +56,7 @@ struct SparseBackward {
   static_assert(query_boxes * boxes == 2, "dQ is cut into two 64 x 64 products");
 
   struct Barriers {
-    Barrier keys_full, q_full[stages], q_empty[stages], do_full[stages], do_empty[stages];
+    Barrier keys_full, q_full[stages], do_full[stages], empty[stages];
   };
   /// A query tile of the walk.
   struct Step {
@@ -84,7 +84,7 @@ struct SparseBackward {
     int landmark_jobs, blocks_per_list, segments;  // jobs: the first blocks of the grid
     Rows<T> dk, dv;
     float* dwindow;  // [slots, rows]; null: not wanted
-    float scale;
+    float scale, inverse_scale;
   };
 
   unsigned char* shared;
@@ -193,8 +193,7 @@ struct SparseBackward {
     for (int stage = 0; stage < stages; ++stage) {
       barrier_init(&barriers.q_full[stage], 1);
       barrier_init(&barriers.do_full[stage], 1);
-      barrier_init(&barriers.q_empty[stage], consumers / 32);
-      barrier_init(&barriers.do_empty[stage], consumers / 32);
+      barrier_init(&barriers.empty[stage], consumers / 32);
     }
   }
 
@@ -233,7 +232,7 @@ struct SparseBackward {
     }
     if (lane != 0) return;
     const int stage = n % stages;
-    barrier_wait(&barriers.q_empty[stage], n / stages % 2 ^ 1);
+    barrier_wait(&barriers.empty[stage], n / stages % 2 ^ 1);
     step_of(stage).tile = -1;
     barrier_arrive(&barriers.q_full[stage]);
   }
@@ -247,15 +246,14 @@ struct SparseBackward {
     }
   }
   __device__ void send(int n, const Step& step, int entry) const {
-    const int stage = n % stages, parity = n / stages % 2 ^ 1, row = extent.q_start + step.tile * kQueries;
-    barrier_wait(&barriers.q_empty[stage], parity);
+    const int stage = n % stages, row = extent.q_start + step.tile * kQueries;
+    barrier_wait(&barriers.empty[stage], n / stages % 2 ^ 1);
     step_of(stage) = step;
     barrier_expect(&barriers.q_full[stage], query_bytes + rows_bytes);
     for (int box = 0; box < boxes; ++box)
       tma_load(q_tile(stage) + box * kQueries * 128, &p.q, &barriers.q_full[stage], 64 * box, row, step.head, entry);
     bulk_load(&query_rows(stage), p.rows + p.slots.slot(p.call, kQueries, sequence, step.head, step.tile), rows_bytes,
               &barriers.q_full[stage]);
-    barrier_wait(&barriers.do_empty[stage], parity);
     barrier_expect(&barriers.do_full[stage], query_bytes);
     for (int box = 0; box < boxes; ++box)
       tma_load(do_tile(stage) + box * kQueries * 128, &p.dout, &barriers.do_full[stage], 64 * box, row, step.head,
@@ -333,7 +331,7 @@ struct SparseBackward {
         f.names()[thread] = exists ? f.index[f.first_key + thread] : no_key;
         const float weight =
             exists ? call.log_weight(f.sequence, f.first_head, f.list, f.list_slot[f.first_key + thread]) : 0.0f;
-        f.biases()[thread] = weight * 1.44269504088896341f;
+        f.biases()[thread] = landmark_bias(weight, f.p.inverse_scale);
       }
       const T* k = call.k.at(call.packed ? 0 : f.sequence, f.kv_head, f.extent.k_start);
       const T* v = call.v.at(call.packed ? 0 : f.sequence, f.kv_head, f.extent.k_start);
@@ -394,12 +392,15 @@ struct SparseBackward {
         for (int i = 0; i < 4; ++i) {
           float& value = s[4 * c + i];
           float offset = i % 2 ? -l.y : -l.x;
-          if constexpr (listed) offset += bias[i / 2];
+          if constexpr (listed) value += bias[i / 2];  // as the forward pass does
           if constexpr (kSoft && kind == Kind::window) {
             const float z = rows.edge[column + i % 2].argument(key[i / 2], inverse_tau);
             if (z != INFINITY) offset += log2_sigmoid(z);
           }
-          value = exp2_fast(fmaf(value, scale, offset));
+          float exponent = fmaf(value, scale, offset);
+          // Beside a large log-weight the rounding of lse alone may be large, but no weight is above 1. (NaN stays.)
+          if constexpr (listed) exponent = exponent > 0 ? 0 : exponent;
+          value = exp2_fast(exponent);
           if constexpr (masked)
             if (!admits<kind>(i / 2, column + i % 2, i % 2 ? begin.y : begin.x, i % 2 ? length.y : length.x, row0))
               value = 0;
@@ -442,15 +443,13 @@ struct SparseBackward {
       issue_query_gradient<T, keys, query_boxes, boxes, kind == Kind::few_landmarks ? 64 : keys>(dq, shared_ds,
                                                                                                  f.k_tile(), half);
       issue_weighted_rows<T, kQueries, kHead>(dk, ds, f.q_tile(stage));
-      wgmma_wait<2>();
-      keep_in_registers(dv);
-      release(&f.barriers.do_empty[stage]);
       wgmma_wait<1>();
+      keep_in_registers(dv);
       keep_in_registers(dq);
       add_query_gradient(f.p.slots.dq + slot * (kQueries * kHead), dq, half, thread);
       wgmma_wait<0>();
       keep_in_registers(dk);
-      release(&f.barriers.q_empty[stage]);
+      release(&f.barriers.empty[stage]);
     }
 
     /// The other warpgroup has all keys: this one only multiplies its part of dQ.
@@ -458,7 +457,6 @@ struct SparseBackward {
       const int stage = n % stages, parity = n / stages % 2;
       clear_tail(stage, parity, f.extent.nq - now.tile * kQueries);
       barrier_wait(&f.barriers.do_full[stage], parity);
-      release(&f.barriers.do_empty[stage]);
       named_sync(1, consumers);
       float dq[32];
       issue_query_gradient<T, keys, query_boxes, boxes, 64>(dq, f.ds_tile(n), f.k_tile(), half);
@@ -466,7 +464,7 @@ struct SparseBackward {
       keep_in_registers(dq);
       const std::int64_t slot = f.p.slots.slot(f.p.call, kQueries, f.sequence, now.head, now.tile);
       add_query_gradient(f.p.slots.dq + slot * (kQueries * kHead), dq, half, thread);
-      release(&f.barriers.q_empty[stage]);
+      release(&f.barriers.empty[stage]);
     }
     /// Packed: the rows below the sequence's last are another one's.
     __device__ void clear_tail(int stage, int parity, int queries) const {

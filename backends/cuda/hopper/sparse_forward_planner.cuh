@@ -147,8 +147,7 @@ struct SparseForwardPlanner {
     LandmarkNames<rows>& names = f.names();
     for (int n = thread; n < landmarks_of_block; n += planners) {
       names.key[n] = block.key(n);
-      const float bias = block.log_weight(call, s, w.tile.head, n) * f.p.inverse_scale;
-      names.bias[n] = fminf(fmaxf(bias, -1e38f), 1e38f);  // added to a finite score it must stay finite
+      names.bias[n] = landmark_bias(block.log_weight(call, s, w.tile.head, n), f.p.inverse_scale);
     }
     named_sync(9, planners);
     const T* k = call.k.at(s.b, kv_head, s.k_start);

@@ -143,6 +143,12 @@ __device__ inline void for_landmark_blocks(const AttentionCall<T>& call, const S
   }
 }
 
+/// A landmark's log-weight in units of unscaled scores. Added to a finite score it must stay finite, so what is beyond
+/// +-1e38 counts as that.
+__device__ inline float landmark_bias(float log_weight, float inverse_scale) {
+  return fminf(fmaxf(log_weight * inverse_scale, -1e38f), 1e38f);
+}
+
 /// A block of landmarks in shared memory. Its keys ascend.
 template <int rows>
 struct LandmarkNames {

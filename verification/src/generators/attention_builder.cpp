@@ -45,6 +45,10 @@ double window_value(WindowKind kind, const RandomValues& random, std::int64_t in
     }
     case WindowKind::negative: return index % 4 == 3 ? 0 : -random.uniform(index, 0x1p-10, 3);
     case WindowKind::poisoned: return index % 3 == 1 ? not_a_number : random.uniform(index, 0, n);
+    case WindowKind::past_int32: {
+      const double around[] = {0x1p31 - 129, 0x1p31, 0x1p31 + 256, 0x1p32 + 512, 0x1p32, 0x1p62};
+      return around[index % 6];
+    }
     case WindowKind::unbounded: return index % 3 == 0 ? infinity : index % 3 == 1 ? 1e30 : 0;
   }
   return 0;
@@ -118,11 +122,12 @@ void add_landmarks(CaseBuilder& c, const AttentionSpec& spec, const LandmarkSpec
   if (landmarks.offset > 0) c.set("landmark_offset", landmarks.offset);
   if (!landmarks.weights) return;
   c.normal_statistics("landmark_log_weight", shape, landmarks.weight_scale);
-  // Slots unused by every sequence hold NaN: they are never read.
+  // Slots unused by every sequence, and lists that nobody reads, hold NaN: they are never read.
   const TensorView& indices = c.input("landmarks").view();
   for (std::int64_t index = 0; index < indices.size(); ++index) {
     const std::int32_t l = *indices.at<std::int32_t>(index);
-    if (l < 0 || l >= spec.longest_k()) c.overwrite("landmark_log_weight", index, not_a_number);
+    const bool is_surplus = index / landmarks.k % lists >= lists - landmarks.surplus;
+    if (is_surplus || l < 0 || l >= spec.longest_k()) c.overwrite("landmark_log_weight", index, not_a_number);
   }
 }
 

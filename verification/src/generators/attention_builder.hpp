@@ -39,6 +39,7 @@ enum class WindowKind {
   negative,    // mostly negative, some 0
   poisoned,    // every third NaN
   unbounded,   // infinity, 1e30, 0
+  past_int32,  // around 2^31 and 2^32
 };
 
 struct LandmarkSpec {
@@ -48,9 +49,12 @@ struct LandmarkSpec {
   std::int64_t offset = 0;
   bool weights = false;
   double weight_scale = 1;
-  bool messy = false;  // repeats, future, -1, beyond the sequence, INT32_MIN and INT32_MAX
+  bool messy = false;        // repeats, future, -1, beyond the sequence, INT32_MIN and INT32_MAX
+  std::int64_t surplus = 0;  // packed: lists beyond those that the longest sequence reads
   std::int64_t lists(const AttentionSpec& spec) const {
-    return chunk == 0 ? 1 : (spec.longest_q() + offset + chunk - 1) / chunk;
+    if (chunk == 0) return 1;
+    const std::int64_t end = spec.longest_q() + offset;  // chunk and offset may be as large as 2^62
+    return end / chunk + (end % chunk != 0) + surplus;
   }
 };
 

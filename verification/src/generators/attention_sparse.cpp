@@ -13,6 +13,7 @@ constexpr NamedWindow every_window[] = {{"constant", WindowKind::constant},     
                                         {"fractional", WindowKind::fractional}, {"negative", WindowKind::negative},
                                         {"poisoned", WindowKind::poisoned},     {"unbounded", WindowKind::unbounded}};
 
+constexpr std::int64_t most_chunk = std::int64_t{1} << 62;
 const AttentionSpec sparse{.hq = 4, .hkv = 2, .nq = 25, .nk = 25, .d = 8, .dv = 8, .mask = "sparse"};
 
 void add_windows(FamilyList& list) {
@@ -67,6 +68,30 @@ void add_soft_edges(FamilyList& list) {
                  add_soft_edge(c, soft.edge, soft.tau);
                  add_gradients(c, sparse, true);
                });
+  // Edges that windows past the 32-bit numbers end before, cross and lie inside of.
+  for (const Edge soft : {Edge{"near", 100, 30}, {"far", 0x1p31 + 260, 0x1p28}, {"everywhere", 1e30, 0x1p30}})
+    for (const bool bidirectional : {false, true})
+      list.add(std::string("past_int32_") + soft.name + (bidirectional ? "_both_sides" : ""), every_dtype, quick,
+               [soft, bidirectional](CaseBuilder& c) {
+                 add_qkv(c, sparse);
+                 add_window(c, sparse, WindowKind::past_int32, 4);
+                 add_soft_edge(c, soft.edge, soft.tau);
+                 if (bidirectional) c.set("bidirectional", true);
+                 add_gradients(c, sparse, true);
+               });
+  // tau is below float32's normal numbers, and so 1 / tau above them: log sigma is 0 inside the window, and log 1/2 at
+  // its very end, where the window's gradient would be beyond them too.
+  list.add("tiny_tau", every_dtype, quick, [](CaseBuilder& c) {
+    add_qkv(c, sparse);
+    c.constant("window", sparse.row_shape(1), c.statistics(), 4.5);
+    add_soft_edge(c, 2, 1e-40);
+    add_gradients(c, sparse);
+  });
+  list.add("tiny_tau_at_the_end", every_dtype, quick, [](CaseBuilder& c) {
+    add_qkv(c, sparse);
+    add_window(c, sparse, WindowKind::constant, 1);
+    add_soft_edge(c, 2, 1e-40);
+  });
   for (const NamedWindow window : {every_window[5], every_window[6], every_window[7]})
     list.add(std::string("one_") + window.name, every_dtype, golden, [window](CaseBuilder& c) {
       add_qkv(c, sparse);
@@ -93,7 +118,8 @@ void add_landmark_lists(FamilyList& list) {
                          {"messy", {.k = 13, .heads = 4, .messy = true}},
                          {"messy_chunks", {.k = 9, .heads = 4, .chunk = 5, .offset = 2, .messy = true}},
                          {"more_than_tokens", {.k = 90, .heads = 1, .chunk = 16}},
-                         {"one_slot", {.k = 1, .heads = 4}}};
+                         {"one_slot", {.k = 1, .heads = 4}},
+                         {"chunk_2_to_62", {.k = 4, .chunk = most_chunk, .offset = most_chunk - 1}}};
   for (const Lists& entry : lists)
     for (const bool window : {false, true})
       list.add(std::string(entry.name) + (window ? "_and_window" : ""), every_dtype, window ? golden : quick,
@@ -103,6 +129,23 @@ void add_landmark_lists(FamilyList& list) {
                  add_landmarks(c, sparse, landmarks);
                  add_gradients(c, sparse);
                });
+  for (const std::int64_t chunk : {std::int64_t{4}, most_chunk})
+    list.add(
+        chunk == 4 ? "pack_surplus_lists" : "pack_surplus_lists_chunk_2_to_62", every_dtype, quick,
+        [chunk](CaseBuilder& c) {
+          const AttentionSpec spec{.hq = 2,
+                                   .d = 8,
+                                   .dv = 8,
+                                   .mask = "sparse",
+                                   .q_lengths = {5, 0, 11, 1},
+                                   .k_lengths = {7, 3, 11, 0},
+                                   .tail = 2};
+          add_qkv(c, spec);
+          add_landmarks(
+              c, spec,
+              {.k = 6, .heads = 2, .chunk = chunk, .offset = chunk - 1, .weights = true, .messy = true, .surplus = 3});
+          add_gradients(c, spec);
+        });
   list.add("all_keys", every_dtype, quick, [](CaseBuilder& c) {  // equals causal
     add_qkv(c, sparse);
     c.fill_i32("landmarks", {1, 1, 1, 25}, [](std::int64_t index) { return (index * 7) % 25; });

@@ -9,6 +9,8 @@ AttentionSpec square(std::int64_t n, std::int64_t d) {
   return {.hq = 2, .hkv = 1, .nq = n, .nk = n, .d = d, .dv = d, .mask = "sparse"};
 }
 
+constexpr std::int64_t most_chunk = std::int64_t{1} << 62;
+
 std::string head(std::int64_t d) { return "_d" + std::to_string(d); }
 
 void add_windows(FamilyList& list) {
@@ -51,6 +53,7 @@ void add_lists(FamilyList& list) {
                          {"chunk_64_offset_63", {.k = 70, .chunk = 64, .offset = 63, .weights = true}, quick},
                          {"messy_chunks_100", {.k = 130, .heads = 2, .chunk = 100, .offset = 7, .messy = true}, slow},
                          {"chunk_longer", {.k = 20, .chunk = 1000, .offset = 900}, slow},
+                         {"chunk_2_to_62", {.k = 20, .chunk = most_chunk, .offset = most_chunk - 1}, quick},
                          {"overwhelming", {.k = 6, .heads = 2, .weights = true, .weight_scale = 1e4}, quick}};
   for (const Lists& entry : lists)
     for (const std::int64_t d : {64, 128})
@@ -63,6 +66,24 @@ void add_lists(FamilyList& list) {
                    add_landmarks(c, spec, landmarks);
                    add_gradients(c, spec, landmarks.weights);
                  });
+}
+
+/// Log-weights near float32's range: of the landmarks that a row admits, those of the largest share all of its weight.
+void add_huge_weights(FamilyList& list) {
+  for (const std::int64_t d : {64, 128})
+    for (const bool window : {false, true})
+      list.add(std::string("landmarks_huge_weights") + (window ? "_and_window" : "") + head(d), half_dtypes,
+               (d == 64) == window ? quick : slow, [window, d](CaseBuilder& c) {
+                 const AttentionSpec spec = square(200, d);
+                 add_qkv(c, spec);
+                 if (window) add_window(c, spec, WindowKind::fractional, 2);
+                 add_landmarks(c, spec, {.k = 70, .heads = 2});
+                 c.fill("landmark_log_weight", {1, 2, 1, 70}, c.statistics(), [](std::int64_t index) {
+                   const double weights[] = {-8e36, 1, 5e36, -1e20, 8e36, 0, -3};
+                   return weights[index % 7] * (1 - static_cast<double>(index) / 512);
+                 });
+                 add_gradients(c, spec);
+               });
 }
 
 /// A window of every width and two blocks of landmarks, with both upstream gradients.
@@ -112,6 +133,28 @@ void add_soft_edges(FamilyList& list) {
     double edge, tau;
     unsigned flags;
   };
+  // Edges that windows past the 32-bit numbers end before, cross and lie inside of.
+  for (const Edge soft :
+       {Edge{"near", 100, 30, slow}, {"far", 0x1p31 + 260, 0x1p28, quick}, {"everywhere", 1e30, 0x1p30, slow}})
+    for (const std::int64_t d : {64, 128})
+      list.add("soft_edge_past_int32_" + std::string(soft.name) + head(d), half_dtypes, d == 64 ? soft.flags : slow,
+               [soft, d](CaseBuilder& c) {
+                 const AttentionSpec spec = square(200, d);
+                 add_qkv(c, spec);
+                 add_window(c, spec, WindowKind::past_int32, 2);
+                 add_landmarks(c, spec, weighted);
+                 add_soft_edge(c, soft.edge, soft.tau);
+                 add_gradients(c, spec, true);
+               });
+  for (const std::int64_t d : {64, 128})  // 1 / tau is beyond float32
+    list.add("soft_edge_tiny_tau" + head(d), half_dtypes, d == 64 ? quick : slow, [d](CaseBuilder& c) {
+      const AttentionSpec spec = square(130, d);
+      add_qkv(c, spec);
+      c.constant("window", spec.row_shape(1), c.statistics(), 20.5);
+      add_landmarks(c, spec, weighted);
+      add_soft_edge(c, 2, 1e-40);
+      add_gradients(c, spec);
+    });
   for (const Edge soft : {Edge{"zero", 0, 1, slow},
                           {"wide", 60, 7, quick},
                           {"whole_window", 1000, 30, slow},
@@ -136,10 +179,11 @@ void add_batches(FamilyList& list) {
   const Pack packs[] = {{"equal", {65, 0, 1, 193, 63}, {65, 0, 1, 193, 63}, 2, 0},
                         {"fewer_keys", {130, 70, 5, 64}, {64, 1, 0, 63}, 1, 3},
                         {"more_keys", {3, 0, 64, 1}, {193, 7, 129, 128}, 4, 130}};
+  const LandmarkSpec chunks{.k = 40, .chunk = 64, .offset = 10, .weights = true, .messy = true};
   for (const std::int64_t d : {64, 128}) {
     const unsigned flags = d == 64 ? quick : slow;
     for (const Pack& pack : packs)
-      list.add("pack_" + std::string(pack.name) + head(d), half_dtypes, flags, [pack, d](CaseBuilder& c) {
+      list.add("pack_" + std::string(pack.name) + head(d), half_dtypes, flags, [pack, chunks, d](CaseBuilder& c) {
         const AttentionSpec spec{.hq = pack.hq,
                                  .hkv = 1,
                                  .d = d,
@@ -148,8 +192,15 @@ void add_batches(FamilyList& list) {
                                  .q_lengths = pack.q,
                                  .k_lengths = pack.k,
                                  .tail = pack.tail};
-        fill(c, spec, {.k = 40, .heads = pack.hq, .chunk = 64, .offset = 10, .weights = true, .messy = true});
+        LandmarkSpec landmarks = chunks;
+        landmarks.heads = pack.hq;
+        fill(c, spec, landmarks);
       });
+    list.add("pack_surplus_lists" + head(d), half_dtypes, flags, [chunks, d](CaseBuilder& c) {
+      LandmarkSpec landmarks = chunks;
+      landmarks.surplus = 5;
+      fill(c, {.d = d, .dv = d, .mask = "sparse", .q_lengths = {70, 0, 130}, .k_lengths = {70, 5, 140}}, landmarks);
+    });
     for (const std::int64_t nq : {1, 66})
       list.add("k_lengths_" + std::to_string(nq) + head(d), half_dtypes, flags, [nq, d](CaseBuilder& c) {
         const AttentionSpec spec{.b = 6, .hq = 2, .hkv = 1, .nq = nq, .nk = 200, .d = d, .dv = d, .mask = "sparse"};
@@ -218,6 +269,7 @@ void add_attention_sparse_tiles(FamilyList& list) {
       "rows and keys around multiples of 64, 128 and 192, lists around 64, caches, packs, views, large logits.");
   add_windows(list);
   add_lists(list);
+  add_huge_weights(list);
   add_sizes(list);
   add_soft_edges(list);
   add_batches(list);
