@@ -98,6 +98,9 @@ CudaBackend::CudaBackend(int device, const BackendOptions& options) : name_("cud
                  std::to_string(properties.major) + "." + std::to_string(properties.minor) +
                  (context_.hopper() ? ", Hopper kernels" : ", portable kernels") +
                  (options.deterministic ? ", deterministic" : "");
+#ifdef DSALT_CUDA_EVERY_LANE_ARRIVES
+  description_ += ", built for racecheck";
+#endif
 }
 
 CudaBackend::~CudaBackend() = default;

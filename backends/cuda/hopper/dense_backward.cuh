@@ -100,8 +100,8 @@ struct DenseBackward {
     for (int stage = 0; stage < stages; ++stage) {
       barrier_init(&barriers.q_full[stage], 1);
       barrier_init(&barriers.do_full[stage], 1);
-      barrier_init(&barriers.q_empty[stage], consumers / 32);
-      barrier_init(&barriers.do_empty[stage], consumers / 32);
+      barrier_init(&barriers.q_empty[stage], consumers / 32 * arrivals_of_warp());
+      barrier_init(&barriers.do_empty[stage], consumers / 32 * arrivals_of_warp());
     }
   }
 

@@ -50,12 +50,12 @@ struct DenseForward {
 
   __device__ void init_barriers() const {
     barrier_init(&barriers.q_full, 1);
-    barrier_init(&barriers.q_empty, consumers / 32);
+    barrier_init(&barriers.q_empty, consumers / 32 * arrivals_of_warp());
     for (int stage = 0; stage < stages; ++stage) {
       barrier_init(&barriers.k_full[stage], 1);
       barrier_init(&barriers.v_full[stage], 1);
-      barrier_init(&barriers.k_empty[stage], consumers / 32);
-      barrier_init(&barriers.v_empty[stage], consumers / 32);
+      barrier_init(&barriers.k_empty[stage], consumers / 32 * arrivals_of_warp());
+      barrier_init(&barriers.v_empty[stage], consumers / 32 * arrivals_of_warp());
     }
   }
 

@@ -59,7 +59,7 @@ struct DenseShort {
     for (int stage = 0; stage < stages; ++stage) {
       barrier_init(&barriers.k_full[stage], 1);
       barrier_init(&barriers.v_full[stage], 1);
-      barrier_init(&barriers.empty[stage], 4);  // the warps of the one warpgroup that reads it
+      barrier_init(&barriers.empty[stage], 4 * arrivals_of_warp());  // of the one warpgroup that reads it
     }
   }
 

@@ -103,7 +103,7 @@ struct Product {
   __device__ void init_barriers() const {
     for (int stage = 0; stage < stages; ++stage) {
       barrier_init(&barriers.full[stage], 1);
-      barrier_init(&barriers.empty[stage], kTurns ? 4 : 8);  // warps that read a stage
+      barrier_init(&barriers.empty[stage], (kTurns ? 4 : 8) * arrivals_of_warp());  // warps that read a stage
     }
   }
 

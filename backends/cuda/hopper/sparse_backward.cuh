@@ -1,7 +1,7 @@
 // The sparse backward kernel. A block has up to 128 keys of a kv head, a tile of consecutive keys or landmarks of one
 // list, and walks the query tiles that admit some of them, for every query head that reads them.
 //
-//   S^T = K Q^T, P^T = exp2(scale_log2 S^T + bias - lse_log2), dP^T = V dO^T, dS^T = P^T (dP^T - delta)
+//   S^T = K Q^T, P^T = exp2(scale_log2 (S^T + bias) - lse_log2), dP^T = V dO^T, dS^T = P^T (dP^T - delta)
 //   dV += P^T dO,  dK += dS^T Q          sums in registers, operand A straight from registers
 //   dQ += dS K                           dS through shared memory; added to float32 sums in global memory
 //
@@ -193,7 +193,7 @@ struct SparseBackward {
     for (int stage = 0; stage < stages; ++stage) {
       barrier_init(&barriers.q_full[stage], 1);
       barrier_init(&barriers.do_full[stage], 1);
-      barrier_init(&barriers.empty[stage], consumers / 32);
+      barrier_init(&barriers.empty[stage], consumers / 32 * arrivals_of_warp());
     }
   }
 

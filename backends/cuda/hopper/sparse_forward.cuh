@@ -96,19 +96,19 @@ struct SparseForward {
     planner_state() = {};
     for (int group = 0; group < groups; ++group) {
       barrier_init(&barriers.q_full[group], 1);
-      barrier_init(&barriers.q_empty[group], 4);
+      barrier_init(&barriers.q_empty[group], 4 * arrivals_of_warp());
     }
     for (int stage = 0; stage < stages; ++stage) {
       barrier_init(&barriers.k_full[stage], 1);
       barrier_init(&barriers.v_full[stage], 1);
-      barrier_init(&barriers.k_empty[stage], consumers / 32);
-      barrier_init(&barriers.v_empty[stage], consumers / 32);
+      barrier_init(&barriers.k_empty[stage], consumers / 32 * arrivals_of_warp());
+      barrier_init(&barriers.v_empty[stage], consumers / 32 * arrivals_of_warp());
     }
-    barrier_init(&barriers.landmarks_full, groups);
-    barrier_init(&barriers.landmarks_empty, consumers / 32);
+    barrier_init(&barriers.landmarks_full, groups * arrivals_of_warp());
+    barrier_init(&barriers.landmarks_empty, consumers / 32 * arrivals_of_warp());
     for (int stage = 0; stage < plan_stages; ++stage) {
-      barrier_init(&barriers.plan_full[stage], groups);
-      barrier_init(&barriers.plan_empty[stage], consumers / 32 + 1);
+      barrier_init(&barriers.plan_full[stage], groups * arrivals_of_warp());
+      barrier_init(&barriers.plan_empty[stage], consumers / 32 * arrivals_of_warp() + 1);  // and the copying lane
     }
   }
 

@@ -1,6 +1,8 @@
 // Barriers in shared memory and the copies that complete them, bytes by bytes as the device's copy engine places them;
 // and what threads store in shared memory by cp.async and stmatrix.
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <string>
 
@@ -153,6 +155,16 @@ std::string describe_barrier(std::uint64_t word) {
   const BarrierState state(word);
   return "in a phase of parity " + std::to_string(state.parity) + ", which lacks " + std::to_string(state.pending) +
          " of " + std::to_string(state.arrivals) + " arrivals and " + std::to_string(state.bytes) + " bytes";
+}
+
+bool every_lane_arrives() {
+  static const bool every = [] {
+    const char* text = std::getenv("DSALT_EMULATED_EVERY_LANE_ARRIVES");
+    if (text == nullptr || std::strcmp(text, "0") == 0) return false;
+    if (std::strcmp(text, "1") != 0) give_up("DSALT_EMULATED_EVERY_LANE_ARRIVES is %s, need 0 or 1", text);
+    return true;
+  }();
+  return every;
 }
 
 void barrier_init(std::uint64_t* barrier, int arrivals) {

@@ -15,6 +15,7 @@
 // Environment variables, for the process:
 //   DSALT_EMULATED_CAPABILITY       80 or 90; 80 if unset
 //   DSALT_EMULATED_MULTIPROCESSORS  2, or 8 of 90, if unset: how a call is shared out between blocks depends on it
+//   DSALT_EMULATED_EVERY_LANE_ARRIVES   1: as if built with DSALT_CUDA_EVERY_LANE_ARRIVES; 0 if unset
 //   DSALT_EMULATED_SEED             another order of warps, copies and products; 0 if unset
 //   DSALT_EMULATED_FAULT            barrier_wait:7 leaves out every seventh call: see left_out()
 #pragma once

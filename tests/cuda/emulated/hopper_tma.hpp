@@ -17,6 +17,8 @@ void async_proxy_fence();
 void named_barrier(int number, int count, bool wait);
 /// What is there once other threads have run.
 int watch(const int* global);
+/// DSALT_CUDA_EVERY_LANE_ARRIVES of the module for devices; here it is an environment variable (emulator.hpp).
+bool every_lane_arrives();
 
 }  // namespace emulator
 
@@ -24,6 +26,7 @@ namespace dsalt::cuda::hopper {
 
 using Barrier = std::uint64_t;
 
+inline int arrivals_of_warp() { return emulator::every_lane_arrives() ? 32 : 1; }
 inline void barrier_init(Barrier* barrier, int arrivals) { emulator::barrier_init(barrier, arrivals); }
 inline void barrier_init_fence() {}
 inline void barrier_arrive(Barrier* barrier) { emulator::barrier_arrive(barrier, 0); }
