@@ -82,8 +82,20 @@ struct Call {
     const bool enough = dense.nq > 64 && large_tiles * 10 >= context.multiprocessors * 9;
     if (context.deterministic || dense.cu_q.present()) return run<Large, T>(0);
     if (dense.nk <= FewKeys::most_keys) return run_few_keys<FewKeys, T>();
-    if (enough) return run<Large, T>(0);
+    if (enough) {
+      // Rows that do not exist cost a warpgroup as much time as others, and three hide more than two: narrow tiles are
+      // for calls of which they leave out much.
+      using Narrow = DenseForward<T, kHead, 2, 128, kCausal>;
+      if (large_groups > 2 && warpgroup_turns<Narrow>() * 5 <= warpgroup_turns<Large>() * 4) return run<Narrow, T>(0);
+      return run<Large, T>(0);
+    }
     run_parts<DenseShort<T, kHead, splits, kCausal>, T>(splits);
+  }
+
+  /// How many warpgroups' work a multiprocessor does, if F's tiles are shared out evenly.
+  template <class F>
+  std::int64_t warpgroup_turns() const {
+    return ceil_div(pairs() * ceil_div(dense.nq, F::rows), context.multiprocessors) * (F::consumers / 128);
   }
 
   /// In clusters of as many blocks as run all at the same time and have keys to read.
