@@ -61,6 +61,17 @@ void* StreamMemory::allocate(std::size_t bytes, std::string_view operation) cons
   return memory;
 }
 
+std::uint64_t StreamMemory::counted(cudaMemPoolAttr attribute) const {
+  std::uint64_t bytes = 0;
+  check(cudaMemPoolGetAttribute(pool_, attribute, &bytes), "memory_use", "cudaMemPoolGetAttribute");
+  return bytes;
+}
+
+void StreamMemory::start_high_water_mark_anew() const {
+  std::uint64_t zero = 0;  // the only value it takes: the next allocation lifts it to what is then in use
+  check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrUsedMemHigh, &zero), "memory_use", "cudaMemPoolSetAttribute");
+}
+
 void StreamMemory::release(void* memory) const noexcept {
   int current = device_;
   cudaGetDevice(&current);

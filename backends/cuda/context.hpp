@@ -43,6 +43,9 @@ class StreamMemory {
   int device() const { return device_; }
   void* allocate(std::size_t bytes, std::string_view operation) const;
   void release(void* memory) const noexcept;
+  /// What the pool counts, in bytes: cudaMemPoolAttrUsedMemCurrent and its like. Does not wait.
+  std::uint64_t counted(cudaMemPoolAttr attribute) const;
+  void start_high_water_mark_anew() const;
 
  private:
   int device_;

@@ -95,7 +95,8 @@ CudaBackend::CudaBackend(int device, const BackendOptions& options) : name_("cud
   context_.deterministic = options.deterministic;
   context_.memory = std::make_shared<StreamMemory>(device, static_cast<cudaStream_t>(options.stream));
   description_ = "device " + std::to_string(device) + " (" + properties.name + "), compute capability " +
-                 std::to_string(properties.major) + "." + std::to_string(properties.minor) +
+                 std::to_string(properties.major) + "." + std::to_string(properties.minor) + ", " +
+                 std::to_string(properties.multiProcessorCount) + " multiprocessors" +
                  (context_.hopper() ? ", Hopper kernels" : ", portable kernels") +
                  (options.deterministic ? ", deterministic" : "");
 #ifdef DSALT_CUDA_EVERY_LANE_ARRIVES
@@ -146,6 +147,14 @@ void CudaBackend::synchronize() {
   const char* latest = context_.latest_operation;
   check(cudaStreamSynchronize(context_.stream()),
         latest == nullptr ? "synchronize" : std::string("synchronize after ") + latest, "cudaStreamSynchronize");
+}
+
+std::optional<MemoryUse> CudaBackend::memory_use(bool start_anew) {
+  const CurrentDevice current(context_.device);
+  const std::uint64_t now = context_.memory->counted(cudaMemPoolAttrUsedMemCurrent),
+                      most = context_.memory->counted(cudaMemPoolAttrUsedMemHigh);
+  if (start_anew) context_.memory->start_high_water_mark_anew();
+  return MemoryUse{now, std::max(now, most)};
 }
 
 }  // namespace dsalt::cuda

@@ -44,6 +44,8 @@ void Backend::copy_from_host(void* destination, const void* host, std::size_t by
 
 void Backend::synchronize() {}
 
+std::optional<MemoryUse> Backend::memory_use(bool) { return {}; }
+
 Tensor empty(Backend& backend, std::span<const std::int64_t> shape, DType dtype) {
   TensorView view = TensorView::of(nullptr, dtype, shape, backend.device());
   std::shared_ptr<void> storage = backend.allocate(static_cast<std::size_t>(view.size()) * size_of(dtype));

@@ -116,6 +116,30 @@ BOOST_AUTO_TEST_CASE(calls_return_while_the_stream_stands_still) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(memory_is_counted_without_waiting) {
+  constexpr std::int64_t rows = 256, width = 64;
+  constexpr std::size_t tensor_bytes = rows * width * sizeof(float);
+  const Stream stream;
+  const auto cuda = make_cuda(stream.get());
+  const auto use = [&](bool start_anew = false) { return cuda->memory_use(start_anew).value(); };
+  const auto tensor = [&] { return empty(*cuda, std::vector<std::int64_t>{1, 1, rows, width}, DType::f32); };
+  BOOST_TEST(use(true).now == 0u);
+  Tensor x = tensor(), weight = tensor();
+  BOOST_TEST(use().now >= 2 * tensor_bytes);
+  BOOST_TEST(use().most >= use().now);
+  weight = Tensor();
+  cuda->synchronize();
+  BOOST_TEST(use().now < 2 * tensor_bytes);
+  BOOST_TEST(use(true).most >= 2 * tensor_bytes);  // the highest stays, until it is asked to start anew
+  BOOST_TEST(use().most < 2 * tensor_bytes);
+  Gate gate(stream);  // the stream stands still: whoever waits for it waits for twenty seconds
+  const auto start = std::chrono::steady_clock::now();
+  const Tensor later = tensor();
+  BOOST_TEST(use(true).most >= use().now);
+  BOOST_TEST((std::chrono::steady_clock::now() - start < std::chrono::seconds(10)));
+  gate.open();
+}
+
 BOOST_AUTO_TEST_CASE(the_current_device_stays) {
   const int count = device_count();
   for (int current = 0; current < count; ++current)

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "dsalt/errors.hpp"
+#include "dsalt/module.hpp"
 #include "dsalt/version.hpp"
 #include "support.hpp"
 
@@ -88,7 +89,8 @@ BOOST_AUTO_TEST_CASE(wrong_magic) {
 
 BOOST_AUTO_TEST_CASE(wrong_abi) {
   const fs::path file = test_module("wrong_abi");
-  BOOST_TEST(refusal(file) == "module " + file.string() + " was built for ABI 7, this libdsalt needs 1; rebuild it");
+  BOOST_TEST(refusal(file) == "module " + file.string() + " was built for ABI 7, this libdsalt needs " +
+                                  std::to_string(dsalt::module_abi_version) + "; rebuild it");
 }
 
 BOOST_AUTO_TEST_CASE(wrong_version) {

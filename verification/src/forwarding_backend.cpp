@@ -27,6 +27,7 @@ void ForwardingBackend::copy_from_host(void* destination, const void* host, std:
   target_->copy_from_host(destination, host, bytes);
 }
 void ForwardingBackend::synchronize() { target_->synchronize(); }
+std::optional<MemoryUse> ForwardingBackend::memory_use(bool start_anew) { return target_->memory_use(start_anew); }
 
 void ForwardingBackend::attention_forward(const AttentionProblem& problem, const AttentionInputs& inputs,
                                           const AttentionOutputs& outputs) {

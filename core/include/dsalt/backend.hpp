@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -65,6 +66,12 @@ struct BackendOptions {
   std::string module_path;
 };
 
+/// What a backend's memory holds, in bytes: all that allocate() gave out and the temporary memory of its calls.
+struct MemoryUse {
+  std::size_t now = 0;
+  std::size_t most = 0;  // at once, since the count was last started anew
+};
+
 /// One device, one stream of work. Not thread-safe: use one instance per thread. Views handed to an operation must live
 /// on `device()`; the host backends use Device{cpu, 0}.
 class DSALT_API Backend {
@@ -89,6 +96,9 @@ class DSALT_API Backend {
   virtual void copy_from_host(void* destination, const void* host, std::size_t bytes);
   /// Returns when all work given to this backend is done.
   virtual void synchronize();
+  /// Empty where nobody counts, as in the host backends. `start_anew`: after this answer `most` starts again from
+  /// `now`. Never waits; exact when all work is done.
+  virtual std::optional<MemoryUse> memory_use(bool start_anew);
 
   virtual void attention_forward(const AttentionProblem&, const AttentionInputs&, const AttentionOutputs&) = 0;
   virtual void attention_backward(const AttentionProblem&, const AttentionInputs&, const AttentionSaved&,

@@ -19,7 +19,7 @@ namespace dsalt {
 
 inline constexpr std::uint64_t module_magic = 0x32424d544c415344;  // "DSALTMB2" in memory order
 /// Raised whenever Backend, a problem struct or ModuleInterface changes layout.
-inline constexpr std::uint32_t module_abi_version = 1;
+inline constexpr std::uint32_t module_abi_version = 2;
 inline constexpr const char* module_entry_symbol = "dsalt_backend_module";
 
 struct ModuleInterface {

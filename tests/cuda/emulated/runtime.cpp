@@ -2,8 +2,11 @@
 // Device memory that nobody wrote is NaN. DSALT_EMULATED_CAPABILITY=90 makes the device a Hopper, unset or 80 an
 // Ampere; DSALT_EMULATED_MULTIPROCESSORS says how many multiprocessors it has: the fewer, the more work of a call for
 // each block.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 
 #include <cuda_runtime_api.h>
 
@@ -29,6 +32,29 @@ int multiprocessors() {
   if (std::atoi(count) < 1) emulator::give_up("DSALT_EMULATED_MULTIPROCESSORS is %s, need at least 1", count);
   return std::atoi(count);
 }
+
+/// What all pools together hold.
+struct Pool {
+  std::uint64_t now = 0, most = 0;
+  std::map<void*, std::size_t> sizes = {};
+
+  void took(void* memory, std::size_t bytes) {
+    const std::lock_guard lock(mutex);
+    sizes[memory] = bytes;
+    now += bytes;
+    most = std::max(most, now);
+  }
+  void gave_back(void* memory) {
+    const std::lock_guard lock(mutex);
+    const auto entry = sizes.find(memory);
+    if (entry == sizes.end()) emulator::give_up("memory is given back that no pool gave out");
+    now -= entry->second;
+    sizes.erase(entry);
+  }
+
+ private:
+  std::mutex mutex = {};
+} pool;
 
 /// cuTensorMapEncodeTiled, as far as the module uses it. What the driver would refuse is refused.
 CUresult encode_tensor_map(CUtensorMap* to, CUtensorMapDataType type, cuuint32_t rank, void* address,
@@ -99,14 +125,28 @@ const char* cudaGetErrorString(cudaError_t) { return "an emulated failure"; }
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) { return *pool = nullptr, cudaSuccess; }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t) { return cudaSuccess; }
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
-cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t, cudaStream_t) {
-  *memory = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
-  if (*memory == nullptr) return cudaErrorMemoryAllocation;
-  std::memset(*memory, 0xff, bytes);
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, void*) {
+  if (attribute == cudaMemPoolAttrUsedMemHigh) pool.most = pool.now;
   return cudaSuccess;
 }
-cudaError_t cudaFreeAsync(void* memory, cudaStream_t) { return std::free(memory), cudaSuccess; }
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, void* value) {
+  if (attribute != cudaMemPoolAttrUsedMemCurrent && attribute != cudaMemPoolAttrUsedMemHigh)
+    return cudaErrorNotSupported;
+  const std::uint64_t bytes = attribute == cudaMemPoolAttrUsedMemHigh ? pool.most : pool.now;
+  return std::memcpy(value, &bytes, sizeof bytes), cudaSuccess;
+}
+cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t, cudaStream_t) {
+  const std::size_t rounded = (bytes + 511) / 512 * 512;
+  *memory = std::aligned_alloc(512, rounded);
+  if (*memory == nullptr) return cudaErrorMemoryAllocation;
+  std::memset(*memory, 0xff, bytes);
+  pool.took(*memory, rounded);
+  return cudaSuccess;
+}
+cudaError_t cudaFreeAsync(void* memory, cudaStream_t) {
+  pool.gave_back(memory);
+  return std::free(memory), cudaSuccess;
+}
 cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
   return (*memory = std::malloc(bytes)) != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }

@@ -30,6 +30,7 @@ class DSALT_API ForwardingBackend : public Backend {
   void copy_to_host(void* host, const void* source, std::size_t bytes) override;
   void copy_from_host(void* destination, const void* host, std::size_t bytes) override;
   void synchronize() override;
+  std::optional<MemoryUse> memory_use(bool start_anew) override;
 
   void attention_forward(const AttentionProblem&, const AttentionInputs&, const AttentionOutputs&) override;
   void attention_backward(const AttentionProblem&, const AttentionInputs&, const AttentionSaved&,
