@@ -52,10 +52,18 @@ std::vector<DType> selected_dtypes(const BenchArguments& arguments) {
   return dtypes.empty() ? std::vector<DType>{DType::f32} : dtypes;
 }
 
-std::vector<Shape> settled_shapes(const BenchArguments& arguments, const std::vector<std::string>& names) {
+/// Each shape with each kind of windows ("": its own), once.
+std::vector<Shape> settled_shapes(const BenchArguments& arguments, const std::vector<std::string>& names,
+                                  std::vector<std::string> windows) {
+  if (windows.empty()) windows.emplace_back();
   std::vector<Shape> shapes;
   for (const std::string& name : names)
-    shapes.push_back(settled(parse_shape(name), arguments.windows, arguments.chunk));
+    for (const std::string& kind : windows) {
+      Shape shape = settled(parse_shape(name), kind, arguments.chunk);
+      if (std::none_of(shapes.begin(), shapes.end(),
+                       [&](const Shape& other) { return full_name(other) == full_name(shape); }))
+        shapes.push_back(std::move(shape));
+    }
   return shapes;
 }
 
@@ -69,10 +77,12 @@ struct Selection {
     std::vector<std::string> all;
     for (const Shape& shape : numbered_shapes()) all.push_back(std::to_string(shape.number));
     const std::vector<std::string> usual = {std::to_string(usual_shape)};
-    attention_shapes = settled_shapes(arguments, !arguments.shapes.empty() ? arguments.shapes
-                                                 : arguments.scaling       ? usual
-                                                                           : all);
-    other_shapes = settled_shapes(arguments, arguments.shapes.empty() ? usual : arguments.shapes);
+    attention_shapes = settled_shapes(arguments,
+                                      !arguments.shapes.empty() ? arguments.shapes
+                                      : arguments.scaling       ? usual
+                                                                : all,
+                                      arguments.windows);
+    other_shapes = settled_shapes(arguments, arguments.shapes.empty() ? usual : arguments.shapes, {});
   }
 
   const std::vector<Shape>& shapes(const std::string& operation) const {

@@ -170,11 +170,10 @@ void add_bench(CLI::App& app, BenchArguments& a, std::function<int()>& command) 
           "repeatable (default: for attention all that fit, for other operations 11)",
           "S");
   several("--dtype", a.dtypes, "f32, bf16, f16 or f64; repeatable (default: f32)", "T");
-  sub->add_option(
-         "--windows", a.windows,
-         "windows of sparse shapes: constant (w), uniform (from w/16 to w, for each token and head) or bimodal "
-         "(w/16 or w) (default: constant; shape 10: uniform)")
-      ->type_name("W");
+  several("--windows", a.windows,
+          "windows of sparse shapes: constant (w), uniform (from w/16 to w, for each token and head) or bimodal "
+          "(w/16 or w); repeatable (default: constant; shape 10: uniform)",
+          "W");
   sub->add_option("--chunk", a.chunk, "rows per landmark list in self-attention; 0: one list for all rows")
       ->type_name("C")
       ->capture_default_str()

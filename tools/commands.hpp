@@ -63,7 +63,7 @@ struct BenchArguments {
   std::vector<std::string> operations;  // names or shell patterns; empty: all (with scaling: attention)
   std::vector<std::string> dtypes;      // empty: f32
   std::vector<std::string> shapes;      // numbers or written out; empty: see bench.cpp
-  std::string windows;                  // empty: the shape's own
+  std::vector<std::string> windows;     // kinds; empty: the shape's own
   std::int64_t chunk = 128;             // 0: one landmark list for all rows
   double min_time = 0.5, max_time = 3;  // seconds per row and per call
   bool scaling = false, list = false, deterministic = false;

@@ -140,6 +140,72 @@ BOOST_AUTO_TEST_CASE(executed_landmarks_by_hand) {
   BOOST_TEST(count_executed_cpu(call.problem, call.inputs) == window + 2 * 64 + 4 * 64);
 }
 
+BOOST_AUTO_TEST_CASE(hopper_devices_by_their_description) {
+  const auto plain =
+      hopper_device("device 0 (NVIDIA H200), compute capability 9.0, 132 multiprocessors, Hopper kernels");
+  BOOST_REQUIRE(plain.has_value());
+  BOOST_TEST(plain->multiprocessors == 132);
+  BOOST_TEST(!plain->deterministic);
+  const auto ordered =
+      hopper_device("device 1 (X), compute capability 9.0, 78 multiprocessors, Hopper kernels, deterministic");
+  BOOST_REQUIRE(ordered.has_value());
+  BOOST_TEST(ordered->multiprocessors == 78);
+  BOOST_TEST(ordered->deterministic);
+  for (const char* other : {"", "device 0 (X), compute capability 8.0, 108 multiprocessors, portable kernels",
+                            "device 0 (X), compute capability 9.0, multiprocessors, Hopper kernels", "OpenMP"})
+    BOOST_TEST(!hopper_device(other).has_value());
+}
+
+/// The same queries and keys, as far as masks go, in bfloat16. -1: not known.
+std::int64_t executed_hopper(const std::string& shape, Direction direction, std::int64_t chunk = 0,
+                             const HopperDevice& device = {132, false}, DType dtype = DType::bf16) {
+  Call call(shape, "constant", chunk);
+  for (TensorView* view : {&call.inputs.q, &call.inputs.k, &call.inputs.v}) view->dtype = dtype;
+  return count_executed_hopper(device, direction, call.problem, call.inputs).value_or(-1);
+}
+
+BOOST_AUTO_TEST_CASE(executed_pairs_of_hopper_by_hand) {
+  constexpr Direction forward = Direction::forward, backward = Direction::backward;
+  // Forward, sparse. D = 64: 64 rows by the 64-key tiles from row 0 - w to row 63; tile 0 has no keys before it.
+  BOOST_TEST(executed_hopper("1,1,192,64,64", forward) == 64 * 64 * (1 + 2 + 2));
+  BOOST_TEST(executed_hopper("1,1,192,64,65", forward) == 64 * 64 * (1 + 2 + 3));
+  BOOST_TEST(executed_hopper("1,1,65,64,0", forward) == 64 * 64 * 2);  // 64 of the last 64 rows do not exist but one
+  BOOST_TEST(executed_hopper("2,3,65,64,0", forward) == 6 * 64 * 64 * 2);
+  BOOST_TEST(executed_hopper("1,1,256,128,0", forward) == 64 * 128 * 4);
+  // Landmarks: every warpgroup of a tile takes the tile's blocks. Lists of 64 rows: none, one, one block.
+  BOOST_TEST(executed_hopper("1,1,192,64,0,8", forward, 64) == 3 * 64 * 64 + 192 * 64 * 2);
+  BOOST_TEST(executed_hopper("1,1,256,128,0,8", forward, 128) == 4 * 64 * 128 + 128 * 64);
+  BOOST_TEST(executed_hopper("1,1,192,64,0,65", forward) == 3 * 64 * 64 + 192 * 64 * 2);
+  // Backward: 128 keys by 128 rows (D = 64) or 64 (D = 128).
+  BOOST_TEST(executed_hopper("1,1,256,64,0", backward) == 2 * 128 * 128);
+  BOOST_TEST(executed_hopper("1,1,256,64,1", backward) == 3 * 128 * 128);
+  BOOST_TEST(executed_hopper("1,1,256,128,1", backward) == 5 * 128 * 64);
+  BOOST_TEST(executed_hopper("1,2/1,256,64,0", backward) == 2 * 2 * 128 * 128);
+  // Landmarks: list t of 128 rows meets its own tile of rows; at most 64 entries are half a block.
+  BOOST_TEST(executed_hopper("1,1,256,64,0,8", backward, 128) == 2 * 128 * 128 + 64 * 128);
+  BOOST_TEST(executed_hopper("1,1,256,128,0,65", backward, 128) == 4 * 128 * 64 + 2 * 128 * 64);
+  // Dense: 192 rows by 128 keys where these tiles keep the device busy, else 64 by 64.
+  BOOST_TEST(executed_hopper("1,1,192x256,64,full", forward, 0, {1, false}) == 192 * 256);
+  BOOST_TEST(executed_hopper("1,1,192x256,64,causal", forward, 0, {1, false}) == 192 * 256);
+  BOOST_TEST(executed_hopper("1,1,192,64,causal", forward) == 64 * 64 * (1 + 2 + 3));
+  BOOST_TEST(executed_hopper("1,1,192,64,causal", forward, 0, {132, true}) == 192 * 256);
+  BOOST_TEST(executed_hopper("1,200,192x65,128,full", forward) == 200 * 192 * 128);
+  BOOST_TEST(executed_hopper("1,1,256,64,causal", backward) == 3 * 128 * 128);
+  BOOST_TEST(executed_hopper("1,1,100x256,64,causal", backward) == 2 * 128 * 128);
+  BOOST_TEST(executed_hopper("1,1,256x100,64,causal", backward) == 128 * 128);  // rows before 156 see nothing
+  BOOST_TEST(executed_hopper("1,1,256,128,full", backward) == 2 * 4 * 128 * 64);
+}
+
+BOOST_AUTO_TEST_CASE(calls_of_portable_kernels_have_no_known_tiles) {
+  constexpr Direction forward = Direction::forward, backward = Direction::backward;
+  BOOST_TEST(executed_hopper("1,1,64,64,full", forward, 0, {132, false}, DType::f32) == -1);
+  BOOST_TEST(executed_hopper("1,1,64,32,full", forward) == -1);
+  BOOST_TEST(executed_hopper("1,1,64,64,3,4", forward, 31) == -1);
+  BOOST_TEST(executed_hopper("1,1,64,64,3,4", forward, 32) > 0);
+  BOOST_TEST(executed_hopper("1,1,64,64,3,4", backward, 0, {132, true}) == -1);
+  BOOST_TEST(executed_hopper("1,1,64,64,causal", backward, 0, {132, true}) > 0);
+}
+
 BOOST_AUTO_TEST_CASE(drawn_lists_are_those_a_causal_selection_could_make) {
   for (const std::int64_t chunk : {0, 7, 64}) {
     const Shape shape = settled(parse_shape("2,3,200,4,5,9"), "", chunk);

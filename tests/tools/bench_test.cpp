@@ -77,7 +77,30 @@ BOOST_AUTO_TEST_CASE(rows_hold_every_field) {
   }
   BOOST_TEST(operations.size() == 18u);
   check_page(html);
-  BOOST_TEST(contains(read_file(html), "Roofline of cpu"));
+  for (const char* drawn : {"Roofline of cpu", "Shares of the limit of cpu", ", executed "})
+    BOOST_TEST(contains(read_file(html), drawn));
+}
+
+BOOST_AUTO_TEST_CASE(bars_are_as_long_as_the_shares) {
+  const std::string json = path("bars.json"), html = path("bars.html");
+  const Outcome outcome =
+      run_dsalt(quick + "--operation 'attention*' --shape 1,2,200,16,40,6 --json " + json + " --report " + html);
+  BOOST_REQUIRE_MESSAGE(outcome.code == 0, outcome.out << outcome.err);
+  const std::string page = read_file(html);
+  double largest = 1;
+  const Json rows = parsed(json)["rows"];
+  for (const Json& row : rows) largest = std::max(largest, row["fraction_of_limit_executed"].get<double>());
+  std::size_t at = 0;
+  for (const Json& row : rows)
+    for (const auto& [css, name] :
+         {std::pair("bar-executed", "fraction_of_limit_executed"), {"bar", "fraction_of_limit"}}) {
+      at = page.find("<rect class=\"" + std::string(css) + "\"", at);
+      BOOST_REQUIRE(at != std::string::npos);
+      at = page.find("width=\"", at) + 7;
+      BOOST_TEST(std::strtod(page.c_str() + at, nullptr) == 300 * row[name].get<double>() / largest,
+                 boost::test_tools::tolerance(0.01));
+    }
+  BOOST_TEST(page.find(".bar { fill") != std::string::npos);  // and no width from the style
 }
 
 BOOST_AUTO_TEST_CASE(dense_costs_by_hand) {

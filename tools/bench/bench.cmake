@@ -8,6 +8,7 @@ target_sources(dsalt_command PRIVATE
   bench/data.cpp
   bench/datasheet.cpp
   bench/executed_pairs.cpp
+  bench/executed_pairs_hopper.cpp
   bench/format.cpp
   bench/html.cpp
   bench/json.cpp
@@ -19,6 +20,7 @@ target_sources(dsalt_command PRIVATE
   bench/scaling.cpp
   bench/scaling_plot.cpp
   bench/shape.cpp
+  bench/shares_plot.cpp
   bench/statistics.cpp
   bench/table.cpp
   bench/timing.cpp

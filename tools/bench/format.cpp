@@ -28,7 +28,7 @@ std::string number_text(double value) {
   const double size = std::fabs(value);
   if (!std::isfinite(value)) return formatted("%g", value);
   if (size == 0) return "0";
-  if (size >= 99.95 && size < 99999.5) return formatted("%.0f", value);
+  if (size >= 99.95 && size < 9999999.5) return formatted("%.0f", value);
   if (size >= 9.995 && size < 99.95) return formatted("%.1f", value);
   if (size >= 0.9995 && size < 9.995) return formatted("%.2f", value);
   return formatted("%.3g", value);

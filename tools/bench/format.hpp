@@ -10,7 +10,7 @@ namespace dsalt::benchmark {
 std::string seconds_text(double seconds);
 /// "12.3 MB"
 std::string bytes_text(double bytes);
-/// Three significant digits, no exponent between 0.001 and 99999: "12.3".
+/// Three significant digits or a whole number, no exponent between 0.001 and 9999999: "12.3", "148600".
 std::string number_text(double value);
 /// "12.3 %"
 std::string percent_text(double share);

@@ -26,9 +26,10 @@ th { font-weight: 600; color: var(--soft); } .left { text-align: left; } td.reas
 .share { display: inline-block; width: 44px; height: 8px; margin-left: 6px; background: var(--line); border-radius: 2px; }
 .share i { display: block; height: 8px; background: var(--fill); border-radius: 2px; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(480px, 1fr)); gap: 12px; }
-.plots .card { margin: 0; } .plot { width: 100%; max-width: 900px; height: auto; display: block; margin: 0 auto; }
+.plots .card { margin: 0; } .plot { width: 100%; max-width: 940px; height: auto; display: block; margin: 0 auto; }
 .plot text { font: 11px system-ui, sans-serif; fill: var(--soft); } .plot text.title { font-size: 12px; }
 .plot text.rooftext { fill: var(--roof); } .grid { stroke: var(--line); }
+.bar { fill: var(--fill); } .bar-executed { fill: none; stroke: var(--fill); }
 .roof { stroke: var(--roof); stroke-width: 1.6; } polyline { stroke-width: 2; }
 .legend span { display: inline-block; margin-right: 14px; font-size: 13px; } .key { width: 11px; height: 11px;
   margin-right: 5px; }
@@ -76,12 +77,18 @@ std::string header_section(const Results& results) {
 std::string roofline_section(const Results& results) {
   std::string html;
   for (const BackendResults& backend : results.backends) {
-    const std::string svg = roofline_svg(backend, results.rows);
+    const std::string svg = roofline_svg(backend, results.rows), shares = shares_svg(backend, results.rows);
     if (!svg.empty())
       html += "<h2>Roofline: " + escaped(backend.name) +
-              "</h2><p class=\"soft\">Numbers are those of the rows below. "
+              "</h2><p class=\"soft\">Numbers are those of the rows below. A dot counts admitted pairs, the ring "
+              "joined to it the pairs that the tiles execute, where they are known. "
               "Data that stays in a cache may rise above the slanted line.</p><div class=\"card\">" +
               svg + "</div>\n";
+    if (!shares.empty())
+      html += "<h2>Share of the limit: " + escaped(backend.name) +
+              "</h2><p class=\"soft\">Filled: on admitted pairs. Outlined: on executed pairs, where they are "
+              "known.</p><div class=\"card\">" +
+              shares + "</div>\n";
   }
   return html;
 }

@@ -26,10 +26,12 @@ class CpuLimits final : public LimitsProvider {
     limits_.threads = options.threads > 0 ? options.threads : omp_get_max_threads();
     limits_.threads_vary = true;
     limits_.free_memory = available_memory();
-    limits_.count_executed = count_executed_cpu;
     constexpr double smallest_array = 64e6, usual_cache = 32e6;
     const double affordable = limits_.free_memory.value_or(4e9) / 8;
     copied_bytes_ = std::min(std::max(4 * last_level_cache_bytes().value_or(usual_cache), smallest_array), affordable);
+    limits_.count_executed = [](Direction, const AttentionProblem& problem, const AttentionInputs& inputs) {
+      return count_executed_cpu(problem, inputs);
+    };
   }
 
   void measure() override {
@@ -74,6 +76,11 @@ class DatasheetLimits final : public LimitsProvider {
  public:
   explicit DatasheetLimits(const Backend& backend) {
     limits_.name = device_name(backend.description());
+    if (const auto hopper = hopper_device(backend.description()))
+      limits_.count_executed = [hopper](Direction direction, const AttentionProblem& problem,
+                                        const AttentionInputs& inputs) {
+        return count_executed_hopper(*hopper, direction, problem, inputs);
+      };
     const std::optional<Datasheet> sheet = datasheet_of(limits_.name);
     if (!sheet) return;
     limits_.source = "from the datasheet of " + limits_.name;

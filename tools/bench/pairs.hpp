@@ -4,8 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 #include "dsalt/attention.hpp"
+#include "dsalt/backend.hpp"
 
 namespace dsalt::benchmark {
 
@@ -19,5 +22,16 @@ AdmittedPairs count_admitted(const AttentionProblem& problem, const AttentionInp
 
 /// Px: pairs that the cpu backend's tiles execute, by the rule in executed_pairs.cpp.
 std::int64_t count_executed_cpu(const AttentionProblem& problem, const AttentionInputs& inputs);
+
+/// What the tiling of the cuda backend's Hopper kernels depends on.
+struct HopperDevice {
+  int multiprocessors = 0;
+  bool deterministic = false;
+};
+/// From a backend's description; empty where it has no Hopper kernels.
+std::optional<HopperDevice> hopper_device(std::string_view description);
+/// Px of these kernels, by the rule in executed_pairs_hopper.cpp; empty for calls that the portable kernels take.
+std::optional<std::int64_t> count_executed_hopper(const HopperDevice& device, Direction direction,
+                                                  const AttentionProblem& problem, const AttentionInputs& inputs);
 
 }  // namespace dsalt::benchmark

@@ -81,6 +81,11 @@ void Plot::dot(double x, double y, std::string_view attributes, std::string_view
   taken_.push_back({px - 5, py - 5, 10, 10});
 }
 
+void Plot::ring(double x, double y, std::string_view attributes, std::string_view tooltip) {
+  body_ += "<circle cx=\"" + pixels(x_at(x)) + "\" cy=\"" + pixels(y_at(y)) + "\" r=\"3\" " + std::string(attributes) +
+           " style=\"fill:none\"><title>" + escaped(tooltip) + "</title></circle>\n";
+}
+
 void Plot::name_point(double x, double y, const std::string& text, std::string_view attributes) {
   const double px = x_at(x), py = y_at(y), wide = 6.2 * static_cast<double>(text.size()), tall = 11;
   const Box places[] = {{px + 7, py - 5.5, wide, tall},       {px - 7 - wide, py - 5.5, wide, tall},

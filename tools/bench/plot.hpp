@@ -33,6 +33,8 @@ class Plot {
   /// A line through points in the axes' units, cut at the frame.
   void line(const std::vector<std::pair<double, double>>& points, std::string_view attributes);
   void dot(double x, double y, std::string_view attributes, std::string_view tooltip);
+  /// A small open one.
+  void ring(double x, double y, std::string_view attributes, std::string_view tooltip);
   /// A short text beside a point, where it covers no other such text: or nothing.
   void name_point(double x, double y, const std::string& text, std::string_view attributes = "");
   void text(double pixel_x, double pixel_y, std::string_view attributes, std::string_view content);

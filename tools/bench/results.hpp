@@ -63,7 +63,9 @@ struct Results {
 std::string to_table(const Results& results);
 std::string to_json(const Results& results);
 std::string to_html(const Results& results);
-/// Parts of the page: achieved FLOP/s over FLOP per byte below the limits of one backend; series of one variable.
+/// Parts of the page: achieved FLOP/s over FLOP per byte below the limits of one backend, each row's shares of its
+/// limit, series of one variable. Empty where there is nothing to show.
+std::string shares_svg(const BackendResults& backend, const std::vector<Row>& rows);
 std::string roofline_svg(const BackendResults& backend, const std::vector<Row>& rows);
 std::string scaling_svg(const std::vector<ScalingSeries>& series, const std::string& variable);
 

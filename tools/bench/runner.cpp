@@ -36,6 +36,20 @@ bool memory_limits(const DeviceLimits& limits, const Workload& work, const Cost&
   return limit && seconds >= *limit;
 }
 
+/// The most memory that a call takes at once beside what is there already; empty where nobody counts.
+std::optional<double> peak_bytes_of(Backend& backend, const std::function<void()>& call) {
+  if (backend.device().type == DeviceType::cpu) {
+    PeakMemory peak;
+    peak.start();
+    call();
+    return peak.bytes();
+  }
+  const std::optional<MemoryUse> before = backend.memory_use(true);
+  if (!before) return {};
+  call();
+  return static_cast<double>(backend.memory_use(false).value().most) - static_cast<double>(before->now);
+}
+
 }  // namespace
 
 void hold_against(const DeviceLimits& of_device, DType dtype, Row& row) {
@@ -66,12 +80,7 @@ Row run_workload(Backend& backend, const DeviceLimits& limits, const Workload& w
       backend.synchronize();
     };
     call();  // warm-up: pages, threads, caches
-    if (backend.device().type == DeviceType::cpu) {
-      PeakMemory peak;
-      peak.start();
-      call();
-      row.peak_bytes = peak.bytes();
-    }
+    row.peak_bytes = peak_bytes_of(backend, call);
     row.timing = time_calls(backend, prepared.call, options.min_time,
                             memory_limits(limits, work, row.cost, options) ? options.copies : nullptr);
     hold_against(limits, work.dtype, row);

@@ -26,8 +26,10 @@ struct Prepared {
   std::map<std::string, Tensor> tensors = {};  // attention only, by the names of the contract: who reads results
 };
 
-/// Counts the pairs that a backend's tiles execute for a call whose tensors are in host memory; empty when not known.
-using CountExecuted = std::function<std::int64_t(const AttentionProblem&, const AttentionInputs&)>;
+/// Counts the pairs that a backend's tiles execute for a call, of whose tensors only masks are read (in host memory).
+/// Empty where the tiles are not known, for any call or for this one.
+using CountExecuted =
+    std::function<std::optional<std::int64_t>(Direction, const AttentionProblem&, const AttentionInputs&)>;
 
 struct Workload {
   std::string operation;  // "attention", "attention_backward", "merge", ...

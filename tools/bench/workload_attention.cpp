@@ -72,7 +72,8 @@ Prepared prepare(Backend& backend, const CountExecuted& count_executed, const Sh
   const AdmittedPairs admitted = count_admitted(problem, inputs);
   Prepared prepared{cost_of(s, dtype, direction, admitted), {}};
   prepared.tensors = {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse}};
-  if (count_executed) prepared.cost.executed_pairs = as_double(count_executed(problem, inputs));
+  if (const auto executed = count_executed ? count_executed(direction, problem, inputs) : std::nullopt)
+    prepared.cost.executed_pairs = as_double(*executed);
 
   windows = on_device(backend, windows);
   lists = on_device(backend, lists);

@@ -15,6 +15,7 @@ namespace emulator {
 namespace {
 
 constexpr unsigned group_threads = 128, group_warps = 4;
+std::uint64_t register_multiplications = 0;   // of products whose operand A is in registers
 constexpr std::uint32_t poison = 0x7fa5a5a5;  // a signalling NaN: arithmetic does not leave it as it is
 
 struct Sums {
@@ -232,6 +233,7 @@ void wgmma(const WgmmaShape& shape, float* d, std::uint64_t a, const std::uint32
     for (const auto& accumulator : state.accumulators)
       if (accumulator.d == d) product.sums = accumulator.sums;
     if (product.sums == nullptr) product.sums = free_sums(group);
+    if (shape.a_in_registers) register_multiplications += 64 * 16 * static_cast<std::uint64_t>(shape.columns);
   }
   Product& product = group.product(number);
   if (product.shape != shape || product.add != add || product.group != state.committed || product.a != a ||
@@ -321,3 +323,8 @@ void check_wgmma_done(const Block& block) {
 }
 
 }  // namespace emulator
+
+/// For tests that compare what kernels execute with what is said of them (tests/tools/bench_emulated_test.cpp).
+extern "C" __attribute__((visibility("default"))) std::uint64_t dsalt_emulated_register_multiplications() {
+  return emulator::register_multiplications;
+}
