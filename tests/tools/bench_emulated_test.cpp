@@ -106,7 +106,8 @@ BOOST_AUTO_TEST_CASE(hopper_kernels_execute_the_pairs_that_are_counted) {
                                                   {"1,1,300,128,40,140", "uniform", 50},
                                                   {"1,2,70x330,64,90,70", "constant", 0},
                                                   {"1,1,330x200,128,60,5", "constant", 0},
-                                                  {"1,2,257,64,300,0", "uniform", 0}})
+                                                  {"1,2,257,64,300,0", "uniform", 0},
+                                                  {"2,4/2,1x300,64,90,8", "constant", 0}})
         BOOST_TEST_CONTEXT(backend->description() << " " << shape << " " << windows << " chunk " << chunk)
       check_executed(*backend, shape, windows, chunk);
     }
