@@ -7,10 +7,13 @@ not in it. A speed is the peer's time over ours: above 1, libdsalt is faster.
 
   dense     attention, bf16, N = 8192 with D = 128 and 64, full and causal, forward and backward
   short     attention, bf16, 32 heads, D = 64, full, 1, 2 and 4 sequences of few queries or few keys
+  sparse    attention, bf16, DSALT masks of shapes 3, 5, 9 and 10 (--shape), windows constant and uniform, one
+            list of landmarks for all queries: beside compiled FlexAttention with the same mask, dense causal cuDNN
   pieces    RMSNorm, RoPE, SwiGLU, linear + cross-entropy and AdamW, against torch.compile (and torch's fused AdamW)
 
-Peers of attention are scaled_dot_product_attention's flash and cuDNN kernels. Both sides get the same tensors, and both
-are held against the definition in double on the same rows of `out` or `dq`; both errors are printed.
+Peers of dense attention are scaled_dot_product_attention's flash and cuDNN kernels. Both sides get the same tensors, and
+both are held against the definition in double on the same rows of `out` or `dq`; both errors are printed. TFLOP/s count
+admitted pairs, for every side: those of cuDNN's dense attention are what it achieves on the work that the mask leaves.
 """
 import argparse
 import json
@@ -24,12 +27,17 @@ EXAMPLES = """examples:
   scripts/peer-attention-gpu.py                                # every group
   scripts/peer-attention-gpu.py --quick                        # two small shapes, a minute: does everything run?
   scripts/peer-attention-gpu.py --group short --json short.json
+  scripts/peer-attention-gpu.py --group sparse --shape 9       # a minute: FlexAttention is compiled for each shape
+  scripts/peer-attention-gpu.py --dry-run                      # the masks of the group sparse, on the CPU
 
 needs: python3 -m pip install torch numpy (with CUDA), a GPU, and the command dsalt-gpu-bench, which is built where the
        CUDA module is (cmake --preset release && cmake --build --preset release).
 
 exit codes: 0 measured, 1 no row has both sides, 2 a bad argument, 3 nothing to compare with: torch, the GPU or
 dsalt-gpu-bench is missing or fails. A peer that is faster does not change the exit code."""
+
+
+GROUPS = ["dense", "short", "sparse", "pieces"]
 
 
 def positive(kind):
@@ -47,8 +55,10 @@ def positive(kind):
 def parse_arguments():
     parser = argparse.ArgumentParser(prog="peer-attention-gpu.py", description=__doc__, epilog=EXAMPLES,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--group", action="append", choices=["dense", "short", "pieces"],
+    parser.add_argument("--group", action="append", choices=GROUPS,
                         help="repeatable (default: all)")
+    parser.add_argument("--shape", action="append", type=int, choices=[3, 5, 9, 10],
+                        help="of the group sparse; repeatable (default: all)")
     parser.add_argument("--device", type=int, default=0, metavar="N", help="number of the GPU (default: 0)")
     parser.add_argument("--min-time", type=positive(float), default=0.2, metavar="SECONDS",
                         help="timed work of each measurement (default: %(default)g)")
@@ -56,21 +66,27 @@ def parse_arguments():
                         help="rows of attention that are held against the definition (default: %(default)s)")
     parser.add_argument("--dsalt-gpu-bench", metavar="PATH",
                         help="the command (default: build/release/bin/dsalt-gpu-bench, then the one on PATH)")
-    parser.add_argument("--quick", action="store_true", help="two small shapes of attention")
+    parser.add_argument("--quick", action="store_true", help="small shapes of attention, dense and sparse")
+    parser.add_argument("--dry-run", action="store_true",
+                        help="hold the masks of the group sparse against the definition, on the CPU, and stop")
     parser.add_argument("--json", metavar="FILE", help="write every number as JSON")
     arguments = parser.parse_args()
     if arguments.json and not os.path.isdir(os.path.dirname(os.path.abspath(arguments.json))):
         parser.error(f"argument --json: got {arguments.json}, whose folder does not exist")
     if arguments.device < 0:
         parser.error(f"argument --device: got {arguments.device}, need a number from 0 on")
-    arguments.group = arguments.group or ["dense", "short", "pieces"]
+    arguments.group = arguments.group or GROUPS
+    if arguments.shape and "sparse" not in arguments.group:
+        parser.error("argument --shape: is for the group sparse, which --group leaves out")
     return arguments
 
 
 def run(arguments):
     import torch
-    from peer_attention import gpu_rows
+    from peer_attention import gpu_rows, gpu_sparse
     from peer_attention.gpu_ours import GpuBench
+    if arguments.dry_run:
+        return 0 if gpu_sparse.dry_run() else 1
     bench = GpuBench(arguments.dsalt_gpu_bench, arguments.device, arguments.min_time, arguments.rows)
     if not torch.cuda.is_available():
         raise Missing(f"torch {torch.__version__} sees no GPU (torch.cuda.is_available() is false)")
@@ -83,10 +99,13 @@ def run(arguments):
     comparison = gpu_rows.Comparison(bench, arguments)
     if arguments.quick:
         comparison.attention(gpu_rows.QUICK)
+        comparison.sparse([gpu_sparse.QUICK])
     else:
         for group in arguments.group:
             if group == "pieces":
                 comparison.pieces()
+            elif group == "sparse":
+                comparison.sparse([gpu_sparse.SHAPES[n] for n in arguments.shape or gpu_sparse.SHAPES])
             else:
                 comparison.attention(gpu_rows.DENSE if group == "dense" else gpu_rows.SHORT)
     print(f"\ndsalt: {comparison.description}")

@@ -27,6 +27,18 @@ def labels(rows, classes):
     return draw(np.uint64(13 << 48) | np.arange(rows, dtype=np.uint64), classes)
 
 
+def windows(shape, low, high, kind):
+    """int32 window sizes of every sequence, head and query: constant, uniform or bimodal between low and high."""
+    counter = np.uint64(7 << 48) | np.arange(np.prod(shape), dtype=np.uint64)
+    if kind == "constant":
+        sizes = np.full(counter.shape, high)
+    elif kind == "uniform":
+        sizes = low + draw(counter, high - low + 1)
+    else:
+        sizes = np.where(draw(counter, 2) == 0, low, high)
+    return sizes.astype(np.int32).reshape(shape)
+
+
 def sampled_rows(batch, heads, queries, count):
     """(b, h, i) of every sampled row (tools/gpu_bench/row_errors.hpp)."""
     counter = np.uint64(19 << 48) | np.uint64(3) * np.arange(count, dtype=np.uint64)

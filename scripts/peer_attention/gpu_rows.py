@@ -1,11 +1,12 @@
 """What is compared on a GPU: libdsalt, then torch, then libdsalt again, on the same numbers."""
 import sys
+import time
 
 import torch
 
-from . import gpu_torch
+from . import gpu_sparse, gpu_torch
 from .errors import Missing
-from .gpu_errors import row_errors
+from .gpu_errors import dense_keys, row_errors
 from .peers import reason
 
 SHORT_LENGTHS = [(51, 51), (126, 126), (51, 1024), (126, 1024), (51, 1120), (51, 2352), (126, 2560), (1120, 51),
@@ -14,6 +15,7 @@ SHORT_LENGTHS = [(51, 51), (126, 126), (51, 1024), (126, 1024), (51, 1120), (51,
 DENSE = [(2, 16, 8192, 8192, 128, "full"), (2, 16, 8192, 8192, 128, "causal"), (2, 32, 8192, 8192, 64, "full"),
          (2, 32, 8192, 8192, 64, "causal")]
 SHORT = [(batch, 32, queries, keys, 64, "full") for batch in (1, 2, 4) for queries, keys in SHORT_LENGTHS]
+DIRECTIONS = {"forward": "attention", "backward": "attention_backward"}
 QUICK = [(1, 4, 512, 512, 64, "causal"), (1, 4, 51, 300, 64, "full")]
 
 
@@ -26,8 +28,8 @@ class Comparison:
         self.clock = gpu_torch.Clock(self.device, arguments.min_time)
         self.description, self.rows = None, []
 
-    def ours(self, operations, shape, dtype="bf16"):
-        rows, self.description = self.bench.run(operations, shape, dtype)
+    def ours(self, operations, shape, dtype="bf16", *more, rows=None):
+        rows, self.description = self.bench.run(operations, shape, dtype, *more, rows=rows)
         return rows
 
     def row(self, what, before, peers, after):
@@ -66,11 +68,60 @@ class Comparison:
                 def measure():
                     sdpa = gpu_torch.Attention(backend, q, k, v, dout, causal, self.clock)
                     times = self.clock.time(getattr(sdpa, direction))
-                    times["error"] = row_errors(sdpa.result(direction), direction, q, k, v, dout, causal,
-                                                self.arguments.rows)
+                    times["error"] = row_errors(sdpa.result(direction), direction, q, k, v, dout,
+                                                dense_keys(q, k, causal), self.arguments.rows)
                     return times
                 measured[f"sdpa {name}"] = attempt(measure)
         return peers
+
+    def sparse(self, shapes):
+        """FlexAttention with the same mask, and dense causal cuDNN on the same tensors."""
+        for text in shapes:
+            sizes = gpu_sparse.Sizes(text)
+            mask, compiled = gpu_sparse.Mask(sizes, self.device), gpu_sparse.compiled_flex()
+            q, dout = (gpu_torch.tensor(sizes.of(sizes.heads), seed, torch.bfloat16, self.device) for seed in (1, 4))
+            k, v = (gpu_torch.tensor(sizes.of(sizes.kv_heads), seed, torch.bfloat16, self.device) for seed in (2, 3))
+            tensors = (q, k, v, dout)
+            progress(f"{text}: dense cuDNN")
+            dense = self.both_directions(lambda: gpu_torch.Attention(
+                gpu_torch.sdpa_backends()["cudnn"], *tensors, True, self.clock), tensors, dense_keys(q, k, True))
+            for kind in gpu_sparse.WINDOWS:
+                name, options = f"{text} {kind}", ("--windows", kind, "--chunk", "0")
+                mask.draw(kind)
+                torch.cuda.empty_cache()  # libdsalt's process needs room, too
+                progress(f"{name}: libdsalt")
+                before = self.ours(["attention", "attention_backward"], text, "bf16", *options)
+                gpu_sparse.check_pairs(name, mask, before)
+                progress(f"{name}: FlexAttention's blocks")
+                start, made = time.perf_counter(), {}
+
+                def flex():
+                    blocks, made["mask_s"] = gpu_sparse.timed_block_mask(mask)
+                    progress(f"{name}: FlexAttention")
+                    result = gpu_sparse.Flex(compiled, blocks, *tensors, self.clock)
+                    made["first_call_s"] = time.perf_counter() - start
+                    progress(f"{name}: FlexAttention is compiled")
+                    return result
+                peers = self.both_directions(flex, tensors, mask.keys)
+                progress(f"{name}: libdsalt again")
+                torch.cuda.empty_cache()
+                after = self.ours(["attention", "attention_backward"], text, "bf16", *options, rows=0)
+                for direction, operation in DIRECTIONS.items():
+                    peers[direction].update({key: value for key, value in made.items() if "from" in peers[direction]})
+                    self.row(f"{operation} {name} bf16", before[operation],
+                             {"flex": peers[direction], "cudnn causal": dict(dense[direction])}, after[operation])
+
+    def both_directions(self, make, tensors, keys):
+        """{direction: times and error} of an attention that is made once."""
+        made = attempt(lambda: {"attention": make()})
+        if "attention" not in made:
+            return {direction: dict(made) for direction in DIRECTIONS}
+
+        def measure(direction):
+            times = self.clock.time(getattr(made["attention"], direction))
+            result = made["attention"].result(direction)
+            return {**times, "error": row_errors(result, direction, *tensors, keys, self.arguments.rows)}
+        return {direction: attempt(lambda: measure(direction)) for direction in DIRECTIONS}
 
     def pieces(self):
         bf16, device, clock = torch.bfloat16, self.device, self.clock
@@ -123,6 +174,10 @@ def attempt(measure):
         return {"skipped": reason(error)}
 
 
+def progress(what):
+    print(f"... {what}", file=sys.stderr, flush=True)
+
+
 def both_passes(rows):
     """Forward and backward of one operation as one row."""
     forward, backward = rows["cross_entropy"], rows["cross_entropy_backward"]
@@ -152,6 +207,10 @@ def print_row(row):
             print(f"  {name:14} skipped: {peer['skipped']}")
             continue
         speed = f"  dsalt is {peer['speed']:.2f} times as fast" if "speed" in peer else ""
+        if "speed" in peer and row["flop"]:
+            speed = f"  {row['flop'] / peer['median_s'] * 1e-12:7.1f} TFLOP/s{speed}"
         note = "" if peer["from"] == "graph" else "  (not captured: calls in a row)"
+        if "mask_s" in peer:
+            note += f"  (its blocks {peer['mask_s'] * 1e3:.1f} ms, first call after {peer['first_call_s']:.0f} s)"
         print(f"  {name:14} {peer['median_s'] * 1e6:10.1f} us{speed}{error_text(peer.get('error'))}{note}")
     sys.stdout.flush()

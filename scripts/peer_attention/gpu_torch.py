@@ -87,7 +87,8 @@ class Attention:
     def call(self):
         from torch.nn.attention import sdpa_kernel
         with sdpa_kernel([self.backend]):
-            return torch.nn.functional.scaled_dot_product_attention(*self.leaves, is_causal=self.causal)
+            return torch.nn.functional.scaled_dot_product_attention(
+                *self.leaves, is_causal=self.causal, enable_gqa=self.leaves[0].shape[1] != self.leaves[1].shape[1])
 
     def forward(self):
         with torch.no_grad():
