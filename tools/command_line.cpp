@@ -165,10 +165,11 @@ void add_bench(CLI::App& app, BenchArguments& a, std::function<int()>& command) 
           "reference, cpu, cuda, cuda:N or auto; repeatable (default: DSALT_BACKEND, else auto)", "B");
   several("--operation", a.operations,
           "an operation or a shell pattern of them; repeatable (default: all; with --scaling: attention)", "OP");
-  several("--shape", a.shapes,
-          "a number of --list, or B,H[/Hkv],N[xNk],D[,MASK[,K]] with MASK full, causal, a window w, or lo..hi; "
-          "repeatable (default: for attention all that fit, for other operations 11)",
-          "S");
+  several(
+      "--shape", a.shapes,
+      "a number of --list, or B,H[/Hkv],N[xNk],D[,MASK[,K[/Hl]]] with MASK full, causal, a window w, lo..hi or none; "
+      "repeatable (default: for attention all that fit, for other operations 11)",
+      "S");
   several("--dtype", a.dtypes, "f32, bf16, f16 or f64; repeatable (default: f32)", "T");
   several("--windows", a.windows,
           "windows of sparse shapes: constant (w), uniform (from w/16 to w, for each token and head) or bimodal "

@@ -24,6 +24,8 @@ BOOST_AUTO_TEST_CASE(written_shapes_are_read_back) {
   BOOST_TEST(to_string(parse_shape("1,2,3,4")) == "1,2,3,4,causal");
   BOOST_TEST(full_name(settled(parse_shape("11"), "", 128)) == "1,8,8192,64,256,32 constant chunk 128");
   BOOST_TEST(full_name(settled(parse_shape("10"), "", 0)) == "1,8,65536,128,512,64 uniform shared");
+  BOOST_TEST(full_name(settled(parse_shape("1,16/1,4096,128,none,2048/1"), "", 1)) ==
+             "1,16/1,4096,128,none,2048/1 chunk 1");
   BOOST_TEST(full_name(settled(parse_shape("8"), "bimodal", 128)) == "64,32,1x32768,64,1024,64 bimodal shared");
 }
 

@@ -76,6 +76,7 @@ Tensor on_device(Backend& backend, const Tensor& host) {
 }
 
 Tensor draw_windows(const Shape& shape) {
+  if (shape.window < 0) return {};
   Tensor tensor = Tensor::empty({shape.batch, shape.heads, shape.queries}, DType::i32);
   auto* window = tensor.view().at<std::int32_t>(0);
   const std::int64_t span = shape.window - shape.window_low + 1;
@@ -91,7 +92,7 @@ Tensor draw_windows(const Shape& shape) {
 
 Tensor draw_landmarks(const Shape& shape) {
   const std::int64_t lists = shape.chunk > 0 ? (shape.queries + shape.chunk - 1) / shape.chunk : 1;
-  Tensor tensor = Tensor::empty({shape.batch, shape.heads, lists, shape.landmarks}, DType::i32);
+  Tensor tensor = Tensor::empty({shape.batch, shape.list_heads(), lists, shape.landmarks}, DType::i32);
   auto* slot = tensor.view().at<std::int32_t>(0);
   for (std::int64_t n = 0; n < tensor.view().size(); ++n) {
     const std::int64_t k = n % shape.landmarks, t = n / shape.landmarks % lists;

@@ -14,7 +14,7 @@ constexpr std::int64_t low_share = 16;  // the smallest window is this part of t
 [[noreturn]] void refuse(const std::string& text, const std::string& why) {
   throw InvalidArgument("--shape: got \"" + text + "\", " + why + "; need a number from 1 to " +
                         std::to_string(numbered_shapes().size()) +
-                        " (see dsalt bench --list) or B,H[/Hkv],N[xNk],D[,full|causal|w|lo..hi[,K]]");
+                        " (see dsalt bench --list) or B,H[/Hkv],N[xNk],D[,full|causal|none|w|lo..hi[,K[/Hl]]]");
 }
 
 std::optional<std::int64_t> whole_number(std::string_view text) {
@@ -76,7 +76,9 @@ struct Parser {
                  : parts[4] == "full"                      ? Mask::full
                                                            : Mask::sparse;
     if (parts.size() < 5) return shape;
-    if (shape.sparse()) {
+    if (parts[4] == "none") {
+      shape.window = shape.window_low = -1;
+    } else if (shape.sparse()) {
       const auto windows = one_or_two(parts[4], "..", "w");
       shape.window = number(windows.back(), "w", 0, most);
       shape.window_low = shape.window / low_share;
@@ -85,7 +87,13 @@ struct Parser {
         shape.windows = Windows::uniform;
       }
     }
-    if (parts.size() == 6) shape.landmarks = number(parts[5], "K", 0, 1 << 16);
+    if (parts.size() == 6) {
+      const auto lists = one_or_two(parts[5], "/", "K");
+      shape.landmarks = number(lists.front(), "K", 0, 1 << 16);
+      const std::int64_t list_heads = lists.size() == 2 ? number(lists.back(), "Hl", 1, most) : shape.heads;
+      if (list_heads != 1 && list_heads != shape.heads) refuse(text, "where Hl is neither 1 nor H");
+      shape.shared_lists = list_heads < shape.heads;
+    }
     if (!shape.sparse() && shape.landmarks > 0) refuse(text, "where landmarks need a window, not full or causal");
     return shape;
   }
@@ -148,16 +156,19 @@ std::string to_string(const Shape& shape) {
   if (shape.keys != shape.queries) text += "x" + std::to_string(shape.keys);
   text += "," + std::to_string(shape.width) + ",";
   if (!shape.sparse()) return text + std::string(name_of(shape.mask));
+  const std::string lists = std::to_string(shape.landmarks) + (shape.shared_lists ? "/1" : "");
+  if (shape.window < 0) return text + "none," + lists;
   if (shape.window_low != shape.window / low_share) text += std::to_string(shape.window_low) + "..";
-  return text + std::to_string(shape.window) + "," + std::to_string(shape.landmarks);
+  return text + std::to_string(shape.window) + "," + lists;
 }
 
 std::string full_name(const Shape& shape) {
   std::string text = to_string(shape);
   if (!shape.sparse()) return text;
-  text += shape.windows == Windows::constant  ? " constant"
-          : shape.windows == Windows::uniform ? " uniform"
-                                              : " bimodal";
+  text += shape.window < 0                     ? ""
+          : shape.windows == Windows::constant ? " constant"
+          : shape.windows == Windows::uniform  ? " uniform"
+                                               : " bimodal";
   if (shape.landmarks > 0) text += shape.chunk > 0 ? " chunk " + std::to_string(shape.chunk) : " shared";
   return text;
 }

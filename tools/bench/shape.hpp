@@ -1,6 +1,7 @@
 // The attention shapes of `dsalt bench`: the numbered ones of docs/performance.md, and any that is written out.
 //
-//   B,H[/Hkv],N[xNk],D[,MASK[,K]]      MASK is full, causal, a window w, or lo..hi (drawn for each token)
+//   B,H[/Hkv],N[xNk],D[,MASK[,K[/Hl]]]     MASK is full, causal, a window w, lo..hi (drawn for each token), or none
+//                                           (landmarks alone); Hl is H or 1
 #pragma once
 
 #include <cstdint>
@@ -24,11 +25,13 @@ struct Shape {
   std::string what;                                                                   // a few words, for --list
   std::int64_t batch = 1, heads = 1, kv_heads = 1, queries = 1, keys = 1, width = 1;  // B Hq Hkv Nq Nk D (= Dv)
   Mask mask = Mask::sparse;
-  std::int64_t window_low = 0, window = 0, landmarks = 0;  // sparse only
+  std::int64_t window_low = 0, window = 0, landmarks = 0;  // sparse only; window -1: none
+  bool shared_lists = false;                               // Hl = 1
   Windows windows = Windows::constant;
   std::int64_t chunk = 0;  // rows per landmark list; 0: one list for all rows
 
   bool sparse() const { return mask == Mask::sparse; }
+  std::int64_t list_heads() const { return shared_lists ? 1 : heads; }
   std::int64_t model_width() const { return heads * width; }
   std::int64_t tokens() const { return batch * queries; }
 };

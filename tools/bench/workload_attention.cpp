@@ -32,7 +32,9 @@ struct Sizes {
       : query_rows(as_double(s.batch * s.heads * s.queries)),
         key_rows(as_double(s.batch * s.kv_heads * s.keys)),
         width(as_double(s.width)),
-        mask_bytes(!s.sparse() ? 0 : 4 * (query_rows + as_double(s.batch * s.heads * list_count(s) * s.landmarks))) {}
+        mask_bytes(!s.sparse() ? 0
+                               : 4 * ((s.window < 0 ? 0 : query_rows) +
+                                      as_double(s.batch * s.list_heads() * list_count(s) * s.landmarks))) {}
   double query_rows, key_rows, width, mask_bytes;
 };
 
