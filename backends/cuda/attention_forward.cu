@@ -9,6 +9,7 @@
 #include "cuda_backend.hpp"
 #include "hopper/dense_call.cuh"
 #include "hopper/dense_forward.hpp"
+#include "hopper/list_forward.hpp"
 #include "hopper/sparse_forward.hpp"
 
 namespace dsalt::cuda {
@@ -243,6 +244,8 @@ void CudaBackend::attention_forward(const AttentionProblem& problem, const Atten
   if (hopper::takes_dense(context_, problem, inputs)) return hopper::dense_forward(context_, problem, inputs, outputs);
   if (hopper::takes_sparse_forward(context_, problem, inputs))
     return hopper::sparse_forward(context_, problem, inputs, outputs);
+  if (hopper::takes_list_forward(context_, problem, inputs))
+    return hopper::list_forward(context_, problem, inputs, outputs);
   constexpr const char* operation = "attention_forward";
   LandmarkLists lists(context_, operation, inputs);
   const CleanLists clean = lists.prepare(problem, inputs);

@@ -14,6 +14,7 @@ target_sources(dsalt_verification PRIVATE
   src/generators/attention_everything.cpp
   src/generators/attention_numeric.cpp
   src/generators/attention_sparse.cpp
+  src/generators/attention_lists.cpp
   src/generators/attention_sparse_tiles.cpp
   src/generators/attention_tiles.cpp
   src/generators/cross_entropy.cpp

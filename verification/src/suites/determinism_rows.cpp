@@ -56,10 +56,11 @@ const Batched batched_attention = {
 /// Queries that share a landmark list: many where backends have kernels that gather it for all of them at once.
 std::int64_t chunk_length(const AttentionSpec& spec) { return spec.d < 64 ? 16 : 64; }
 
-void fill_sparse(CaseBuilder& c, const AttentionSpec& spec) {
+void fill_sparse(CaseBuilder& c, const AttentionSpec& spec, std::int64_t chunk = 0) {
+  if (chunk == 0) chunk = chunk_length(spec);
   add_qkv(c, spec);
   add_window(c, spec, WindowKind::uniform, spec.hq);
-  add_landmarks(c, spec, {.k = 5, .heads = spec.hq, .chunk = chunk_length(spec), .weights = true, .messy = true});
+  add_landmarks(c, spec, {.k = 5, .heads = spec.hq, .chunk = chunk, .weights = true, .messy = true});
   add_soft_edge(c, 2, 0.7);
   add_gradients(c, spec, true);
 }
@@ -81,11 +82,11 @@ Case unpacked(const Case& c, std::int64_t s) {
   return alone;
 }
 
-void attention_pack(const AttentionSpec& spec, const std::string& name, DType dtype, Context& context,
-                    Verdict& verdict) {
+void attention_pack(const AttentionSpec& spec, std::int64_t chunk, const std::string& name, DType dtype,
+                    Context& context, Verdict& verdict) {
   const BatchPromise promise(Operation::attention, context, verdict);
   const Case c = make_case(name, Operation::attention, dtype, [&](CaseBuilder& builder) {
-    if (std::string_view(spec.mask) == "sparse") return fill_sparse(builder, spec);
+    if (std::string_view(spec.mask) == "sparse") return fill_sparse(builder, spec, chunk);
     add_qkv(builder, spec);
     add_gradients(builder, spec, true);
   });
@@ -155,7 +156,8 @@ struct Prefill {
   std::int64_t count;
   std::int64_t cached_start, cached_count;
   AttentionSpec spec;
-  bool loud = false;  // every fifth row has logits in the thousands, which backends may treat with more care
+  bool loud = false;       // every fifth row has logits in the thousands, which backends may treat with more care
+  std::int64_t chunk = 0;  // 0: chunk_length(spec)
 };
 
 void attention_prefill(const Prefill& prefill, const std::string& name, DType dtype, Context& context,
@@ -171,7 +173,8 @@ void attention_prefill(const Prefill& prefill, const std::string& name, DType dt
     add_window(builder, spec, WindowKind::uniform, spec.hq);
     // list t holds only tokens before chunk t, as the causal policy gives them
     const RandomValues random = builder.random("landmarks");
-    const std::int64_t chunk = chunk_length(spec), lists = (spec.nq + chunk - 1) / chunk;
+    const std::int64_t chunk = prefill.chunk > 0 ? prefill.chunk : chunk_length(spec);
+    const std::int64_t lists = (spec.nq + chunk - 1) / chunk;
     const Shape shape = {spec.b, spec.hq, lists, 5};
     builder.fill_i32("landmarks", shape, [&](std::int64_t n) -> std::int64_t {
       const std::int64_t t = (n / 5) % lists;
@@ -388,11 +391,11 @@ std::vector<Check> row_determinism_checks() {
       checks.push_back({in_dtype(name, dtype), quick,
                         [=](Context& context, Verdict& verdict) { run(name, dtype, context, verdict); }});
   };
-  const auto pack = [&](const std::string& name, const AttentionSpec& spec, bool quick = true) {
+  const auto pack = [&](const std::string& name, const AttentionSpec& spec, bool quick = true, std::int64_t chunk = 0) {
     add(
         "pack/attention/" + name, every_dtype,
-        [spec](const std::string& full_name, DType dtype, Context& context, Verdict& verdict) {
-          attention_pack(spec, full_name, dtype, context, verdict);
+        [spec, chunk](const std::string& full_name, DType dtype, Context& context, Verdict& verdict) {
+          attention_pack(spec, chunk, full_name, dtype, context, verdict);
         },
         quick);
   };
@@ -411,6 +414,17 @@ std::vector<Check> row_determinism_checks() {
                      .q_lengths = {65, 0, 193, 1, 130},
                      .k_lengths = {65, 4, 193, 129, 130},
                      .tail = 70});
+  for (const std::int64_t chunk : {1, 3})
+    pack("lists_of_" + std::to_string(chunk) + "_64",
+         {.hq = 2,
+          .hkv = 1,
+          .d = 64,
+          .dv = 64,
+          .mask = "sparse",
+          .q_lengths = {35, 0, 13, 1, 30},
+          .k_lengths = {35, 4, 13, 129, 30},
+          .tail = 20},
+         true, chunk);
   pack("causal_64", {.hq = 2,
                      .hkv = 1,
                      .d = 64,
@@ -459,6 +473,16 @@ std::vector<Check> row_determinism_checks() {
                         120,
                         9,
                         {.b = 2, .hq = 2, .hkv = 1, .nq = 200, .nk = 200, .d = 64, .dv = 64, .mask = "sparse"}});
+  for (const std::int64_t chunk : {1, 3})
+    prefill("lists_of_" + std::to_string(chunk) + "_64",
+            {{0, 1, 2, 40, 69},
+             {0, 19, 33},
+             37,
+             30,
+             9,
+             {.b = 2, .hq = 2, .hkv = 1, .nq = 70, .nk = 70, .d = 64, .dv = 64, .mask = "sparse"},
+             false,
+             chunk});
   prefill("causal_64", {{0, 62, 63, 64, 65, 127, 128, 129, 191, 192, 193, 259},
                         {0, 63, 64, 127, 129},
                         131,
