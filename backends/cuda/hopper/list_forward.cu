@@ -1,5 +1,7 @@
 #include "list_forward.hpp"
 
+#include <algorithm>
+
 #include "../launch.cuh"
 #include "dense_tensors.cuh"
 #include "list_forward.cuh"
@@ -14,14 +16,16 @@ constexpr const char* operation = "attention_forward";
 template <class T, int kHead, int kRows>
 void run(const Context& context, ListForwardParameters<T>& p) {
   p.tiles = list_tiles(p.call, kRows);
-  const bool shared = p.call.slots >= shared_list_slots;  // the same for every part of a call
-  const auto blocks = static_cast<unsigned>(shared ? p.tiles.tiles : ceil_div(p.tiles.tiles, list_tile_threads / 32));
+  constexpr int warps = list_tile_threads / 32, resident = 4;  // blocks of a multiprocessor, at most
   using Part = typename ListForward<T, kHead, kRows>::Part;
-  if (shared)
-    launch(context, operation, list_forward_kernel<T, kHead, kRows, true>, blocks, list_tile_threads,
-           list_tile_threads / 32 * sizeof(Part), p);
-  else
-    launch(context, operation, list_forward_kernel<T, kHead, kRows, false>, blocks, list_tile_threads, 0, p);
+  if (p.call.slots >= shared_list_slots) {  // the same for every part of a call
+    launch(context, operation, long_list_forward_kernel<T, kHead, kRows>, static_cast<unsigned>(p.tiles.tiles),
+           list_tile_threads, warps * sizeof(Part), p);
+  } else {
+    const auto blocks = std::min<std::int64_t>(ceil_div(p.tiles.tiles, warps), context.multiprocessors * resident);
+    launch(context, operation, list_forward_kernel<T, kHead, kRows>, static_cast<unsigned>(blocks), list_tile_threads,
+           0, p);
+  }
 }
 
 template <class T, int kHead>

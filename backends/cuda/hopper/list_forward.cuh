@@ -58,15 +58,15 @@ struct ListForward {
     sums.clear();
   }
 
-  /// Entries first, first + stride, ... of the list, 16 at a time.
-  __device__ void add_list(int first, int stride) {
-    const int count = call.clean.count[tile.clean], kv_head = call.kv_head_of_row_head(tile.z);
+  /// Entries from `start` on, 16 every `stride`. `next`: the first of them.
+  __device__ void add_list(Entries<T> next, int start, int stride) {
+    const int kv_head = call.kv_head_of_row_head(tile.z);
     const T* k = call.k.at(tile.s.b, kv_head, tile.s.k_start);
     const T* v = call.v.at(tile.s.b, kv_head, tile.s.k_start);
-    Entries<T> next(call, tile, first, count, lane);
-    for (int start = first; start < count; start += stride) {
+    while (!next.none()) {
       const Entries<T> now = next;
-      next = Entries<T>(call, tile, start + stride, count, lane);
+      start += stride;
+      next = Entries<T>(call, tile, start, lane);
       add_step(now, k, v);
     }
   }
@@ -257,26 +257,49 @@ struct ListForward {
   }
 };
 
-template <class T, int kHead, int kRows, bool kShared>
+/// One block per tile, of a list that is long enough for four warps.
+template <class T, int kHead, int kRows>
+__global__ void __launch_bounds__(list_tile_threads, kHead == 128 && kRows == 16 ? 2 : 3)
+    long_list_forward_kernel(ListForwardParameters<T> p) {
+  using F = ListForward<T, kHead, kRows>;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const ListTile<T> tile(p.call, p.tiles, kRows, static_cast<int>(blockIdx.x));
+  if (!tile.exists()) return;
+  const int start = warp * list_entries;
+  F forward(p, tile);
+  forward.add_list(Entries<T>(p.call, tile, start, lane), start, list_tile_threads / 32 * list_entries);
+  forward.finish_totals();
+  forward.combine(dynamic_shared_memory<typename F::Part>());
+  if (warp == 0) forward.store();
+}
+
+/// A warp takes one tile after another, and asks for the next list while it works.
+template <class T, int kHead, int kRows>
 __global__ void __launch_bounds__(list_tile_threads, kHead == 128 && kRows == 16 ? 2 : 3)
     list_forward_kernel(ListForwardParameters<T> p) {
-  using F = ListForward<T, kHead, kRows>;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int n = kShared ? static_cast<int>(blockIdx.x) : static_cast<int>(blockIdx.x) * (list_tile_threads / 32) + warp;
+  const int warps = list_tile_threads / 32, warp = static_cast<int>(threadIdx.x) / 32,
+            lane = static_cast<int>(threadIdx.x) % 32, all = static_cast<int>(gridDim.x) * warps;
+  int n = static_cast<int>(blockIdx.x) * warps + warp;
   if (n >= p.tiles.tiles) return;
-  const ListTile<T> tile(p.call, p.tiles, kRows, n);
-  if (!tile.exists()) return;
-  F forward(p, tile);
-  if constexpr (kShared) {
-    forward.add_list(list_entries * warp, list_tile_threads / 32 * list_entries);
-    forward.finish_totals();
-    forward.combine(dynamic_shared_memory<typename F::Part>());
-    if (warp > 0) return;
-  } else {
-    forward.add_list(0, list_entries);
-    forward.finish_totals();
+  ListTile<T> next(p.call, p.tiles, kRows, n);
+  Entries<T> next_entries(p.call, next, 0, lane);
+  for (;;) {
+    const ListTile<T> tile = next;
+    const Entries<T> entries = next_entries;
+    n += all;
+    const bool more = n < p.tiles.tiles;
+    if (more) {
+      next = ListTile<T>(p.call, p.tiles, kRows, n);
+      next_entries = Entries<T>(p.call, next, 0, lane);
+    }
+    if (tile.exists()) {
+      ListForward<T, kHead, kRows> forward(p, tile);
+      forward.add_list(entries, 0, list_entries);
+      forward.finish_totals();
+      forward.store();
+    }
+    if (!more) return;
   }
-  forward.store();
 }
 
 }  // namespace dsalt::cuda::hopper

@@ -199,22 +199,23 @@ __device__ inline void add_entries(RowSums<kHead, kRows>& sums, EntryScores& wei
   }
 }
 
-/// 16 entries of a list: lane l has number l % 16, no_key past the end.
+/// 16 entries of a list from `start` on: lane l has number l % 16, no_key past the end (UniqueLists).
 template <class T>
 struct Entries {
   int key;
   float bias;  // scaled for exp_scaled()
 
-  __device__ Entries(const AttentionCall<T>& call, const ListTile<T>& tile, int start, int count, int lane) {
+  __device__ Entries(const AttentionCall<T>& call, const ListTile<T>& tile, int start, int lane) {
     const int n = start + lane % list_entries;
     key = no_key;
     bias = 0;
-    if (n >= count) return;
-    key = call.clean.index[tile.clean * call.slots + n];
-    if (!call.weight.present()) return;
+    if (n < call.slots) key = call.clean.index[tile.clean * call.slots + n];
+    if (!call.weight.present() || key == no_key) return;
     const int slot = call.clean.slot[tile.clean * call.slots + n];
     bias = fminf(fmaxf(call.log_weight(tile.s.b, tile.z, tile.list, slot) * exp_unit<float>, -1e38f), 1e38f);
   }
+  /// Whether the list had ended before.
+  __device__ bool none() const { return key_of(0) == no_key; }
   __device__ int key_of(int n) const { return __shfl_sync(0xffffffffu, key, n); }
   __device__ float bias_of(int n) const { return __shfl_sync(0xffffffffu, bias, n); }
 };

@@ -6,10 +6,13 @@
 
 #include "../launch.cuh"
 #include "dense_tensors.cuh"
+#include "list_backward.hpp"
+#include "list_forward.hpp"
 #include "packed_tiles.cuh"
 #include "sparse_backward.cuh"
 #include "sparse_forward.hpp"
 #include "tensor_map.hpp"
+#include "unique_lists.hpp"
 #include "warp_specialized.cuh"
 
 namespace dsalt::cuda::hopper {
@@ -157,8 +160,13 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
          extents.data(), first_tiles.data(), end_tiles.data());
 
   // Landmarks.
-  LandmarkLists lists(context, operation, in);
-  p.sparse.clean = lists.prepare(problem, in);
+  const bool narrow_lists = has_narrow_lists(problem, in);
+  std::optional<LandmarkLists> lists;
+  std::optional<UniqueLists> unique_lists;
+  if (narrow_lists)
+    p.sparse.clean = unique_lists.emplace(context, operation, in).prepare(problem, in);
+  else
+    p.sparse.clean = lists.emplace(context, operation, in).prepare(problem, in);
   const std::int64_t entries = sparse.batch * sparse.row_heads * sparse.lists * sparse.slots;
   const std::int64_t places = entries > 0 ? sparse.nk * sparse.kv_heads * (packed ? 1 : sparse.batch) : 0;
   const std::int64_t sum_rows = std::min(entries, places);
@@ -175,6 +183,21 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
     fill(dk_dv.data(), 0, sum_rows * 2 * kHead * 4);
     launch(context, operation, mark_landmarks_kernel<T>, ceil_div(entries, 256), 256, 0, sparse, entries, p.landmarks);
     launch(context, operation, number_landmarks_kernel, ceil_div(places, 256), 256, 0, places, p.landmarks);
+  }
+  if (narrow_lists) {
+    list_backward<T>(context, kHead,
+                     {p.sparse,
+                      queries,
+                      p.slots,
+                      query_rows.data()->lse,
+                      query_rows.data()->delta,
+                      sizeof(typename F::Queries) / sizeof(float),
+                      rows,
+                      p.landmarks,
+                      rows_of<const T>(saved.dout, packed),
+                      queries.scale_log2,
+                      {}});
+  } else if (entries > 0) {
     const std::int64_t most_queries =
         problem.landmark_chunk ? std::min<std::int64_t>(*problem.landmark_chunk, sparse.nq) : sparse.nq;
     p.segments = static_cast<int>(ceil_div(ceil_div(most_queries, rows) + 1, F::tiles_of_segment));
@@ -207,7 +230,9 @@ void choose(const Context& context, const AttentionProblem& problem, const Atten
 }  // namespace
 
 bool takes_sparse_backward(const Context& context, const AttentionProblem& problem, const AttentionInputs& in) {
-  if (context.deterministic || !takes_sparse_forward(context, problem, in)) return false;
+  if (context.deterministic) return false;
+  if (takes_list_forward(context, problem, in)) return true;
+  if (!takes_sparse_forward(context, problem, in)) return false;
   // Blocks of the grid: one for each 128 landmarks of a list and, at most, 1024 queries and a part of as many.
   const internal::AttentionSizes n = internal::attention_sizes(in);
   if (!in.landmarks.present() || in.landmarks.size() == 0) return true;

@@ -55,6 +55,7 @@ __global__ void __launch_bounds__(threads)
     index[place] = l;
     slot[place] = lane;
   }
+  if (lane >= __popc(kept) && lane < slots) index[list * slots + lane] = no_key;
   if (lane == 0) count[list] = __popc(kept);
 }
 
@@ -110,9 +111,19 @@ __global__ void __launch_bounds__(threads)
     }
     __syncthreads();  // kept_by_warp may be written again
   }
+  for (int n = kept + static_cast<int>(threadIdx.x); n < slots; n += threads) index[list * slots + n] = no_key;
   if (threadIdx.x == 0) count[list] = kept;
 }
 
+/// One block per list.
+__global__ void pad_lists_kernel(std::int64_t slots, const std::int32_t* count, std::int32_t* index) {
+  const std::int64_t list = blockIdx.x;
+  for (std::int64_t n = count[list] + threadIdx.x; n < slots; n += blockDim.x) index[list * slots + n] = no_key;
+}
+
+std::int64_t list_count(const AttentionInputs& in) {
+  return in.landmarks.shape[0] * in.landmarks.shape[1] * in.landmarks.shape[2];
+}
 std::int64_t slots_of(const AttentionInputs& in) { return in.landmarks.shape[3]; }
 
 }  // namespace
@@ -120,16 +131,21 @@ std::int64_t slots_of(const AttentionInputs& in) { return in.landmarks.shape[3];
 UniqueLists::UniqueLists(const Context& context, const char* operation, const AttentionInputs& in)
     : context_(context),
       operation_(operation),
-      lists_(slots_of(in) > hashed_slots ? 0 : in.landmarks.shape[0] * in.landmarks.shape[1] * in.landmarks.shape[2]),
+      lists_(list_count(in)),
       slots_(slots_of(in)),
-      index_(context, operation, lists_ * slots_),
-      slot_(context, operation, lists_ * slots_),
-      count_(context, operation, lists_) {
+      index_(context, operation, slots_ > hashed_slots ? 0 : lists_ * slots_),
+      slot_(context, operation, slots_ > hashed_slots ? 0 : lists_ * slots_),
+      count_(context, operation, slots_ > hashed_slots ? 0 : lists_) {
   if (slots_ > hashed_slots) sorted_.emplace(context, operation, in);
 }
 
 CleanLists UniqueLists::prepare(const AttentionProblem& problem, const AttentionInputs& in) {
-  if (sorted_) return sorted_->prepare(problem, in);
+  if (sorted_) {
+    const CleanLists clean = sorted_->prepare(problem, in);
+    launch(context_, operation_, pad_lists_kernel, static_cast<unsigned>(lists_), threads, 0, slots_, clean.count,
+           const_cast<std::int32_t*>(clean.index));
+    return clean;
+  }
   const internal::AttentionSizes sizes = internal::attention_sizes(in);
   const RawLists raw{device_view<const std::int32_t, 4>(in.landmarks),
                      device_view<const std::int32_t, 1>(in.cu_seqlens_q),

@@ -8,7 +8,8 @@
 namespace dsalt::cuda::hopper {
 
 /// Of each list the valid indices, each once with the lowest slot that holds it, in the order of these slots (lists of
-/// more than 4096 slots: ascending).
+/// more than 4096 slots: ascending). In `index` the rest of a shorter list is no_key: its length need not be known
+/// first.
 class UniqueLists {
  public:
   UniqueLists(const Context& context, const char* operation, const AttentionInputs& inputs);
