@@ -210,12 +210,21 @@ struct ListBackward {
       add_weighted<T>(sums, weights, rows);
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        if (key[c] == no_key) continue;
-        float* to = p.landmarks.dk_dv + sums_at[c] + 64 * half + 8 * g;
+        // Two lanes have 16 elements in a row. They exchange, so that an instruction adds to whole sectors of 32 bytes.
+        const bool odd = g % 2 != 0;
+        float mine[2][4];
 #pragma unroll
-        for (int e = 0; e < 8; e += 4)
-          reduce_add(to + e, sums.at(c / 2, c % 2, 0, e), sums.at(c / 2, c % 2, 0, e + 1),
-                     sums.at(c / 2, c % 2, 0, e + 2), sums.at(c / 2, c % 2, 0, e + 3));
+        for (int e = 0; e < 4; ++e) {
+          const float low = sums.at(c / 2, c % 2, 0, e), high = sums.at(c / 2, c % 2, 0, e + 4);
+          const float other = __shfl_xor_sync(0xffffffffu, odd ? low : high, 4);
+          mine[0][e] = odd ? other : low;
+          mine[1][e] = odd ? high : other;
+        }
+        if (key[c] == no_key) continue;
+        float* to = p.landmarks.dk_dv + sums_at[c] + 64 * half + g / 2 * 16 + g % 2 * 4;
+#pragma unroll
+        for (int part = 0; part < 2; ++part)
+          reduce_add(to + 8 * part, mine[part][0], mine[part][1], mine[part][2], mine[part][3]);
       }
     }
   }

@@ -1,7 +1,5 @@
 #include "list_forward.hpp"
 
-#include <algorithm>
-
 #include "../launch.cuh"
 #include "dense_tensors.cuh"
 #include "list_forward.cuh"
@@ -16,16 +14,14 @@ constexpr const char* operation = "attention_forward";
 template <class T, int kHead, int kRows>
 void run(const Context& context, ListForwardParameters<T>& p) {
   p.tiles = list_tiles(p.call, kRows);
-  constexpr int warps = list_tile_threads / 32, resident = 4;  // blocks of a multiprocessor, at most
+  constexpr int warps = list_tile_threads / 32;
   using Part = typename ListForward<T, kHead, kRows>::Part;
-  if (p.call.slots >= shared_list_slots) {  // the same for every part of a call
+  if (share_list(p.call))
     launch(context, operation, long_list_forward_kernel<T, kHead, kRows>, static_cast<unsigned>(p.tiles.tiles),
            list_tile_threads, warps * sizeof(Part), p);
-  } else {
-    const auto blocks = std::min<std::int64_t>(ceil_div(p.tiles.tiles, warps), context.multiprocessors * resident);
-    launch(context, operation, list_forward_kernel<T, kHead, kRows>, static_cast<unsigned>(blocks), list_tile_threads,
-           0, p);
-  }
+  else
+    launch(context, operation, list_forward_kernel<T, kHead, kRows>,
+           static_cast<unsigned>(ceil_div(p.tiles.tiles, warps)), list_tile_threads, 0, p);
 }
 
 template <class T, int kHead>

@@ -2,9 +2,9 @@
 // with the window's part (docs/semantics.md, "Merge"), which is in out and lse already where there is a window.
 //
 // Scores are Q K^T, sums are V^T P^T, so that the weights of a step are an operand as they are. One warp takes a tile,
-// or the four of a block share its list and add up in the order of the warps. Which of the two depends on the number of
-// slots alone, and an entry that a row does not admit changes none of its bits: a row's result does not depend on the
-// other rows.
+// or the four of a block share its list and add up in the order of the warps. Which of the two is the
+// same for every part of a call, and an entry that a row does not admit changes none of its bits: a row's result does
+// not depend on the other rows.
 #pragma once
 
 #include "list_tile.cuh"
@@ -257,7 +257,7 @@ struct ListForward {
   }
 };
 
-/// One block per tile, of a list that is long enough for four warps.
+/// One block per tile, of a list that is long enough for four warps: share_list().
 template <class T, int kHead, int kRows>
 __global__ void __launch_bounds__(list_tile_threads, kHead == 128 && kRows == 16 ? 2 : 3)
     long_list_forward_kernel(ListForwardParameters<T> p) {
@@ -273,33 +273,20 @@ __global__ void __launch_bounds__(list_tile_threads, kHead == 128 && kRows == 16
   if (warp == 0) forward.store();
 }
 
-/// A warp takes one tile after another, and asks for the next list while it works.
+/// One warp per tile. The four of a block often have the same list: what one reads the others find in the cache.
 template <class T, int kHead, int kRows>
 __global__ void __launch_bounds__(list_tile_threads, kHead == 128 && kRows == 16 ? 2 : 3)
     list_forward_kernel(ListForwardParameters<T> p) {
-  const int warps = list_tile_threads / 32, warp = static_cast<int>(threadIdx.x) / 32,
-            lane = static_cast<int>(threadIdx.x) % 32, all = static_cast<int>(gridDim.x) * warps;
-  int n = static_cast<int>(blockIdx.x) * warps + warp;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32,
+            n = static_cast<int>(blockIdx.x) * (list_tile_threads / 32) + warp;
   if (n >= p.tiles.tiles) return;
-  ListTile<T> next(p.call, p.tiles, kRows, n);
-  Entries<T> next_entries(p.call, next, 0, lane);
-  for (;;) {
-    const ListTile<T> tile = next;
-    const Entries<T> entries = next_entries;
-    n += all;
-    const bool more = n < p.tiles.tiles;
-    if (more) {
-      next = ListTile<T>(p.call, p.tiles, kRows, n);
-      next_entries = Entries<T>(p.call, next, 0, lane);
-    }
-    if (tile.exists()) {
-      ListForward<T, kHead, kRows> forward(p, tile);
-      forward.add_list(entries, 0, list_entries);
-      forward.finish_totals();
-      forward.store();
-    }
-    if (!more) return;
-  }
+  const ListTile<T> tile(p.call, p.tiles, kRows, n);
+  if (!tile.exists()) return;
+  const Entries<T> entries(p.call, tile, 0, lane);  // on their way first
+  ListForward<T, kHead, kRows> forward(p, tile);
+  forward.add_list(entries, 0, list_entries);
+  forward.finish_totals();
+  forward.store();
 }
 
 }  // namespace dsalt::cuda::hopper

@@ -17,9 +17,8 @@
 
 namespace dsalt::cuda::hopper {
 
-inline constexpr int list_entries = 16;                 // of a step
-inline constexpr std::int64_t shared_list_slots = 256;  // of lists that the four warps of a block share, at least
-inline constexpr int list_tile_threads = 128;           // four warps
+inline constexpr int list_entries = 16;        // of a step
+inline constexpr int list_tile_threads = 128;  // four warps
 
 /// How a call is cut into tiles: those of one list, then the next list, row head, sequence.
 struct ListTiles {
@@ -34,6 +33,14 @@ ListTiles list_tiles(const AttentionCall<T>& call, int rows) {
   const auto of_head = static_cast<int>(call.lists * per_list);
   return {Divider(of_head), Divider(per_list), Divider(call.row_heads), Divider(call.heads_per_row_head),
           static_cast<int>(call.batch * call.row_heads) * of_head};
+}
+
+/// Whether the four warps of a block take one tile, each a quarter of its list. For long lists that few rows read:
+/// where there are four tiles to a list, a warp for each reads the list from the cache. The same for every part of a
+/// call.
+template <class T>
+bool share_list(const AttentionCall<T>& call) {
+  return call.slots >= 256 && call.chunk * call.heads_per_row_head < 64;
 }
 
 /// A tile, as every lane sees it.

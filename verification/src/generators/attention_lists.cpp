@@ -29,6 +29,7 @@ void add_slots(FamilyList& list) {
       {"255_shared_messy", {.k = 255, .chunk = 1, .weights = true, .messy = true}, 40, 2, 2, slow},
       {"256", {.k = 256, .heads = 2, .chunk = 1, .weights = true}, 130, 2, 1, slow},
       {"300_shared_by_8", {.k = 300, .chunk = 1, .weights = true, .messy = true}, 150, 8, 1, quick},
+      {"300_shared_by_64", {.k = 300, .chunk = 1, .weights = true}, 12, 64, 1, quick},
       {"2048", {.k = 2048, .chunk = 1, .weights = true}, 20, 4, 1, slow},
       {"5000_messy", {.k = 5000, .chunk = 1, .weights = true, .messy = true}, 9, 2, 1, slow},
       {"chunk_3", {.k = 20, .heads = 2, .chunk = 3, .weights = true}, 100, 2, 1, quick},
