@@ -1,307 +1,301 @@
-// The best K candidates of a landmark list, by one block, looking at few candidates twice:
-//   1. A number that at least K scores reach: the K-th of the highest scores of 1024 groups of candidates. Long lists
-//      take every n-th neighbourhood of 16 tokens only.
-//   2. The candidates that reach it. A score does not decrease in either energy, in exact arithmetic and as computed,
-//      so the largest energies of a neighbourhood bound its scores, and most neighbourhoods are passed over.
-//   3. The K best of these few, by counting who is better.
-// Where step 2 finds too many (a K of hundreds, or thousands of equal scores), a radix search for the K-th score makes
-// the list instead. The result is the K highest scores, ties to the lower index, however it was found.
+// The best K candidates of up to 16 landmark lists of one sequence and head, by one block that loads each candidate
+// once for all of them and needs a fixed number of barriers:
+//   1. A number that at least K scores reach: each list's candidates are dealt out to the threads, and of their highest
+//      scores it is the K-th. Where there are many candidates, a part of them is enough.
+//   2. The candidates that reach it: little more than K.
+//   3. The K best of these, by counting who is better.
+// Steps 1 and 2 use rough scores in the energies' own type, less a margin for their errors. Step 3 has the scores that
+// count. A list that step 2 finds too many for (thousands of equal scores, a K of hundreds) or whose energies are
+// extreme is left to list_radix.cuh. The result is the K highest scores, ties to the lower index, however it was found.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
-#include "elements.cuh"
-#include "launch.cuh"
-#include "sigmoid.cuh"
-#include "vectors.cuh"
+#include "landmark_list.cuh"
+#include "reduce.cuh"
+#include "select_landmarks.cuh"
 
 namespace dsalt::cuda {
 
-constexpr int list_threads = 256;  // of a block that makes a list
-constexpr int neighbours = 16;
-constexpr int survivor_capacity = 2048;
-constexpr int most_ranked = 512;  // the largest K that 1024 groups serve
+constexpr int most_survivors = 1024;
+/// Of a block: a warp at least for each.
+template <int threads>
+inline constexpr int most_lists = std::min(16, threads / 32);
+/// The largest K that the threads' highest scores serve.
+template <int threads>
+inline constexpr int most_ranked = threads / 2;
 
-/// Energies in a layout of their own: unit stride, sequences from whole neighbourhoods on
-/// (SelectionLayout::part_count), ends filled up with NaN; and the largest number of each neighbourhood, -infinity
-/// where there is none.
+/// A score without its constant part, which is the same for all candidates of a list: per_v (v - centre of v) + per_x
+/// (x - centre of x). The centres are the means of the block's shortest list; from there the mean of M candidates,
+/// which contain that list, lies at most sqrt(M) deviations away. So both terms are at most 3 sqrt(M) together, and
+/// rounding moves a rough score by less than half the margin.
 template <class T>
-struct OrderedEnergies {
-  T *x, *v;  // v: [Hkv][neighbourhood][16]
-  T *x_bound, *v_bound;
-  std::int64_t count;  // neighbourhoods
+struct RoughRule {
+  T per_v, per_x, margin;
+  static constexpr double deviation_limit = sizeof(T) == 8 ? 0x1p960 : 0x1p100;  // products stay within the type
+  static constexpr double relative_margin = sizeof(T) == 8 ? 0x1p-47 : 0x1p-18;
 
-  __device__ OrderedEnergies of(std::int64_t g, std::int64_t first) const {
-    const std::int64_t head = g * count + first;
-    return {x + first * neighbours, v + head * neighbours, x_bound + first, v_bound + head, count};
-  }
-};
-
-/// The score of a list's candidates. Both roundings are spelled out: a candidate must score the same wherever it is
-/// looked at. NaN for what is no candidate.
-struct ScoreRule {
-  double per_v, mean_v, per_x, mean_x;
-  __device__ double operator()(double x, double v) const {
-    return __fma_rn(per_v, v - mean_v, __dmul_rn(per_x, x - mean_x));
-  }
+  __device__ T operator()(T x, T v) const { return fma(per_v, v, per_x * x); }
 };
 
 template <class T>
-struct List {
-  OrderedEnergies<T> energies;  // of its sequence and head
-  ScoreRule rule;
-  std::int64_t end;
+struct ListState {
+  List<T> list;
+  RoughRule<T> rough;
+  T centre_x, centre_v;
+  T threshold;
+  bool has_candidates;
+  int survivors;  // more than most_survivors: some are missing
+  bool by_radix;
+};
+
+/// A list's part of the block's dynamic shared memory.
+template <class T, int threads>
+struct ListMemory {
+  ListState<T> state;
+  union {
+    T highest[threads];            // step 1
+    double score[most_survivors];  // step 3
+  };
+  std::int32_t index[most_survivors];
+};
+
+/// How many tokens lie from `first` on before `end`, as far as a tile reaches.
+__device__ inline int tokens_left(std::int64_t first, std::int64_t end) {
+  constexpr std::int64_t most = 1 << 30;
+  return static_cast<int>(max(std::int64_t{0}, min(end - first, most)));
+}
+
+/// Energies in a thread's registers, less their centres: number i is token first + i step.
+template <class T>
+struct CandidateTile {
+  static constexpr int size = 64 / sizeof(T);
+  T x[size], v[size];
+
+  __device__ void load(const T* from_x, const T* from_v, std::int64_t first, int step, std::int64_t end) {
+    from_x += first;
+    from_v += first;
+    const int left = tokens_left(first, end);
+#pragma unroll
+    for (int i = 0; i < size; ++i) {
+      x[i] = i * step < left ? from_x[i * step] : static_cast<T>(NAN);
+      v[i] = i * step < left ? from_v[i * step] : static_cast<T>(NAN);
+    }
+  }
+  __device__ void centre(T centre_x, T centre_v) {
+#pragma unroll
+    for (int i = 0; i < size; ++i) {
+      x[i] -= centre_x;
+      v[i] -= centre_v;
+    }
+  }
+};
+
+/// Every lane gets the sum over the warp.
+__device__ inline int count_in_warp(int count) {
+#ifdef DSALT_EMULATED
+  return warp_sum(count);
+#else
+  return __reduce_add_sync(0xffffffffu, count);
+#endif
+}
+
+/// At least k of the numbers reach the result, and hardly more do; -infinity where fewer than k are above that. For
+/// every lane of a warp. The numbers stay in shared memory: registers hold a tile meanwhile.
+template <int threads, class T>
+__device__ T kth_rounded_down(const T (&numbers)[threads], std::int64_t k) {
+  const int lane = threadIdx.x % 32;
+  T low = INFINITY, high = -INFINITY;
+#pragma unroll 8
+  for (int i = lane; i < threads; i += 32) {
+    const T number = numbers[i];
+    high = fmax(high, number);
+    if (number > static_cast<T>(-INFINITY)) low = fmin(low, number);
+  }
+  const auto reaching = [&](T bound) {
+    int count = 0;
+#pragma unroll 8
+    for (int i = lane; i < threads; i += 32) count += numbers[i] >= bound;
+    return count_in_warp(count);
+  };
+  low = -warp_max(-low);
+  high = warp_max(high);
+  int reached = low < static_cast<T>(INFINITY) ? reaching(low) : 0;
+  if (reached < k) return -INFINITY;
+  const std::int64_t enough = k + max(k / 8, std::int64_t{4});
+  for (int round = 0; reached > enough && round < 64; ++round) {
+    const T middle = low + (high - low) / 2;
+    if (!(middle > low)) break;
+    const int count = reaching(middle);
+    if (count >= k)
+      low = middle, reached = count;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+/// The lists of a block, `count` from `first` on, of one sequence and head.
+template <class T, int threads>
+struct ListGroup {
+  using Memory = ListMemory<T, threads>;
+  const T *x, *v;
+  Memory* memory;
+  int count;
   std::int64_t k;
-  double tau;
-  std::int32_t* landmarks;
-  T *score, *weight;
-  std::int64_t landmark_stride, score_stride, weight_stride;
+  std::int64_t end;  // of the longest list, the last one
 
-  __device__ double score_of(std::int64_t j) const { return rule(energies.x[j], energies.v[j]); }
-  __device__ void store(std::int64_t slot, std::int64_t j, double value) const {
-    landmarks[slot * landmark_stride] = static_cast<std::int32_t>(j);
-    score[slot * score_stride] = narrow<T>(value);
-    weight[slot * weight_stride] = narrow<T>(log_sigmoid(value / tau));
+  /// Only every `sampled`-th 32 tokens are looked at in step 1, so that there are about that many times K survivors.
+  __device__ int sampled() const {
+    constexpr std::int64_t most = 4, tile = std::int64_t{threads} * CandidateTile<T>::size;
+    return static_cast<int>(max(std::int64_t{1}, min(min(most, 256 / k), ceil_div(end, tile))));
   }
-  /// The slots from `used` on.
-  __device__ void store_unused(std::int64_t used) const {
-    for (std::int64_t slot = used + threadIdx.x; slot < k; slot += list_threads) {
-      landmarks[slot * landmark_stride] = -1;
-      score[slot * score_stride] = weight[slot * weight_stride] = 0;
-    }
-  }
-};
 
-/// How many of the block's flags are set: in the threads before this one, and in all.
-struct FlagCount {
-  int before, all;
-};
-/// One barrier: consecutive calls alternate between two buffers, `turn` 0 and 1.
-__device__ inline FlagCount count_flags(bool flag, int turn) {
-  __shared__ int of_warp[2][list_threads / 32];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const std::uint32_t flags = __ballot_sync(0xffffffffu, flag);
-  if (lane == 0) of_warp[turn][warp] = __popc(flags);
-  __syncthreads();
-  FlagCount count = {__popc(flags & ((1u << lane) - 1)), 0};
-  for (int other = 0; other < list_threads / 32; ++other) {
-    if (other < warp) count.before += of_warp[turn][other];
-    count.all += of_warp[turn][other];
-  }
-  return count;
-}
-
-/// Unsigned numbers in the order of the floats.
-__device__ inline std::uint32_t ordered_bits(float value) {
-  const std::uint32_t bits = __float_as_uint(value);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-/// At least k of the block's values reach the result, and hardly more do: it is the k-th, rounded down to 11 bits.
-/// Values are no NaN, and at least k.
-template <int per_thread>
-__device__ double kth_rounded_down(const float (&values)[per_thread], std::int64_t k) {
-  __shared__ int of_warp[2][list_threads / 32];
-  std::uint32_t found = 0;
-  for (int bit = 31; bit >= 12; --bit) {
-    const std::uint32_t probe = found | 1u << bit;
-    int reached = 0;
+  /// Step 1 for a tile: token i of a thread is `first` + i `step`, and all tokens i of the block lie between `begin` +
+  /// i `step` and `begin` + (i + 1) `step`.
+  __device__ void find_highest(const CandidateTile<T>& tile, std::int64_t begin, std::int64_t first, int step) const {
+    for (int l = 0; l < count; ++l) {
+      const ListState<T>& state = memory[l].state;
+      const RoughRule<T> rough = state.rough;
+      T highest = begin == 0 ? static_cast<T>(-INFINITY) : memory[l].highest[threadIdx.x];
+      if (tokens_left(begin, state.list.end) >= CandidateTile<T>::size * step) {
 #pragma unroll
-    for (int n = 0; n < per_thread; ++n)
-      reached += __popc(__ballot_sync(0xffffffffu, ordered_bits(values[n]) >= probe));
-    if (threadIdx.x % 32 == 0) of_warp[bit % 2][threadIdx.x / 32] = reached;
-    __syncthreads();  // one is enough: the next round writes the other half
-    reached = 0;
-    for (int warp = 0; warp < list_threads / 32; ++warp) reached += of_warp[bit % 2][warp];
-    if (reached >= k) found = probe;
-  }
-  if (found <= ordered_bits(-INFINITY)) return -INFINITY;
-  return __uint_as_float(found & 0x80000000u ? found & 0x7fffffffu : ~found);
-}
-
-/// Step 1. Each thread holds the highest scores of four groups.
-template <class T>
-__device__ double lower_bound(const List<T>& list) {
-  constexpr int per_load = 4;
-  const std::int64_t stride = max(std::int64_t{1}, min(list.end / 8192, std::int64_t{8}));
-  const std::int64_t loads = ceil_div(ceil_div(list.end, neighbours), stride) * (neighbours / per_load);
-  double highest[per_load] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-#pragma unroll 2
-  for (std::int64_t n = threadIdx.x; n < loads; n += list_threads) {
-    const std::int64_t j = n / (neighbours / per_load) * stride * neighbours + n % (neighbours / per_load) * per_load;
-    const auto x = load_vector<per_load>(list.energies.x + j), v = load_vector<per_load>(list.energies.v + j);
+        for (int i = 0; i < CandidateTile<T>::size; ++i) highest = fmax(highest, rough(tile.x[i], tile.v[i]));
+      } else {
+        const int left = tokens_left(first, state.list.end);
 #pragma unroll
-    for (int e = 0; e < per_load; ++e) {
-      const double score = list.rule(x.element[e], v.element[e]);
-      if (j + e < list.end && score > highest[e]) highest[e] = score;
-    }
-  }
-  float rounded[per_load];
-#pragma unroll
-  for (int e = 0; e < per_load; ++e) rounded[e] = __double2float_rd(highest[e]);
-  return kth_rounded_down(rounded, list.k);
-}
-
-/// The candidates that are still in question, in any order.
-struct Survivors {
-  double score[survivor_capacity];
-  std::int32_t index[survivor_capacity];
-  int count;  // may exceed the capacity: then some are missing
-
-  __device__ void add(double value, std::int64_t j) {
-    const int place = atomicAdd(&count, 1);
-    if (place >= survivor_capacity) return;
-    score[place] = value;
-    index[place] = static_cast<std::int32_t>(j);
-  }
-};
-
-/// Step 2. Each lane judges the bound of a neighbourhood; four lanes each then look at those that pass.
-template <class T>
-__device__ void find_survivors(const List<T>& list, double threshold, Survivors& survivors) {
-  constexpr int per_load = 4, lanes = neighbours / per_load;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const std::int64_t bounds = ceil_div(list.end, neighbours);
-  for (std::int64_t first = warp * 32; first < bounds; first += list_threads) {
-    const std::int64_t mine = min(first + lane, bounds - 1);
-    const double bound = list.rule(list.energies.x_bound[mine], list.energies.v_bound[mine]);
-    std::uint32_t passed = __ballot_sync(0xffffffffu, first + lane < bounds && bound >= threshold);
-    while (passed != 0) {
-      std::uint32_t from_mine = passed;  // without the lanes / 4 lowest
-      for (int n = 0; n < 32 / lanes; ++n) {
-        if (n < lane / lanes) from_mine &= from_mine - 1;
-        passed &= passed - 1;
+        for (int i = 0; i < CandidateTile<T>::size; ++i) {
+          const T score = rough(tile.x[i], tile.v[i]);
+          highest = i * step < left ? fmax(highest, score) : highest;
+        }
       }
-      if (from_mine == 0) continue;
-      const std::int64_t j = (first + __ffs(from_mine) - 1) * neighbours + lane % lanes * per_load;
-      const auto x = load_vector<per_load>(list.energies.x + j), v = load_vector<per_load>(list.energies.v + j);
+      memory[l].highest[threadIdx.x] = highest;
+    }
+  }
+
+  /// Step 2 for a tile. A rough score does not decrease in either energy, so the largest of four bound their scores.
+  __device__ void find_survivors(const CandidateTile<T>& tile, std::int64_t first) const {
+    constexpr int bounded = 4, bounds = CandidateTile<T>::size / bounded;
+    T x_bound[bounds], v_bound[bounds];
 #pragma unroll
-      for (int e = 0; e < per_load; ++e) {
-        const double score = list.rule(x.element[e], v.element[e]);
-        if (j + e < list.end && score >= threshold) survivors.add(score, j + e);
+    for (int b = 0; b < bounds; ++b) {
+      x_bound[b] = v_bound[b] = -INFINITY;
+#pragma unroll
+      for (int i = b * bounded; i < (b + 1) * bounded; ++i) {
+        x_bound[b] = fmax(x_bound[b], tile.x[i]);
+        v_bound[b] = fmax(v_bound[b], tile.v[i]);
+      }
+    }
+    for (int l = 0; l < count; ++l) {
+      Memory& list = memory[l];
+      const RoughRule<T> rough = list.state.rough;
+      const T threshold = list.state.threshold;
+      const int left = list.state.by_radix ? 0 : tokens_left(first, list.state.list.end);
+#pragma unroll
+      for (int b = 0; b < bounds; ++b) {
+        // What is no number (0 times infinity, past the end of this list) excludes nothing.
+        if (left <= b * bounded * threads || rough(x_bound[b], v_bound[b]) < threshold) continue;
+#pragma unroll
+        for (int i = b * bounded; i < (b + 1) * bounded; ++i) {
+          if (left <= i * threads || !(rough(tile.x[i], tile.v[i]) >= threshold)) continue;
+          const int place = atomicAdd(&list.state.survivors, 1);
+          if (place < most_survivors) list.index[place] = static_cast<std::int32_t>(first + i * threads);
+        }
       }
     }
   }
-}
 
-/// Leaves little more than the k best of at most `survivor_capacity` survivors.
-__device__ inline void thin_out(Survivors& survivors, std::int64_t k) {
-  constexpr int per_thread = survivor_capacity / list_threads;
-  double score[per_thread];
-  std::int32_t index[per_thread];
-  float rounded[per_thread];
-#pragma unroll
-  for (int n = 0; n < per_thread; ++n) {
-    const int place = n * list_threads + threadIdx.x;
-    score[n] = place < survivors.count ? survivors.score[place] : -INFINITY;
-    index[n] = place < survivors.count ? survivors.index[place] : -1;
-    rounded[n] = __double2float_rd(score[n]);
-  }
-  const double threshold = kth_rounded_down(rounded, k);
-  if (threadIdx.x == 0) survivors.count = 0;
-  __syncthreads();
-#pragma unroll
-  for (int n = 0; n < per_thread; ++n)
-    if (index[n] >= 0 && score[n] >= threshold) survivors.add(score[n], index[n]);
-  __syncthreads();
-}
-
-/// Step 3: writes the list from at most `survivor_capacity` survivors.
-template <class T>
-__device__ void write_best(const List<T>& list, Survivors& survivors) {
-  constexpr std::int32_t not_taken = 0x7fffffff;
-  const int count = survivors.count;
-  std::uint32_t taken = 0;  // bit n: the n-th of this thread
-  for (int i = threadIdx.x, bit = 0; i < count; i += list_threads, ++bit) {
-    const double score = survivors.score[i];
-    const std::int32_t index = survivors.index[i];
-    int better = 0;
-    for (int other = 0; other < count; ++other)
-      better += survivors.score[other] > score || (survivors.score[other] == score && survivors.index[other] < index);
-    if (better < list.k) taken |= 1u << bit;
-  }
-  __syncthreads();
-  for (int i = threadIdx.x, bit = 0; i < count; i += list_threads, ++bit)
-    if (!(taken >> bit & 1u)) survivors.index[i] = not_taken;
-  __syncthreads();
-  for (int i = threadIdx.x, bit = 0; i < count; i += list_threads, ++bit) {
-    if (!(taken >> bit & 1u)) continue;
-    const std::int32_t index = survivors.index[i];
-    int slot = 0;
-    for (int other = 0; other < count; ++other) slot += survivors.index[other] < index;
-    list.store(slot, index, survivors.score[i]);
-  }
-  list.store_unused(min(list.k, static_cast<std::int64_t>(count)));
-}
-
-/// Unsigned numbers in the order of the scores, 0 for NaN; both zeros are one.
-__device__ inline std::uint64_t ordered_bits(double score) {
-  if (!(score == score)) return 0;
-  const auto bits = static_cast<std::uint64_t>(__double_as_longlong(score + 0.0));
-  return bits >> 63 != 0 ? ~bits : bits | std::uint64_t{1} << 63;
-}
-
-/// The K-th score digit by digit, from histograms of all candidates; then the list in order of indices. Any K.
-template <class T>
-__device__ void write_by_radix(const List<T>& list) {
-  __shared__ unsigned histogram[256];
-  __shared__ std::uint64_t kth;
-  __shared__ std::int64_t wanted;  // that many with the digits of `kth` so far
-  static_assert(list_threads == 256);
-  if (threadIdx.x == 0) kth = 0;
-  for (int shift = 56; shift >= 0; shift -= 8) {
-    histogram[threadIdx.x] = 0;
+  /// Steps 1 and 2. Starts and ends with a barrier; states are filled in, but for thresholds.
+  __device__ void search() const {
+    constexpr std::int64_t tile_tokens = std::int64_t{threads} * CandidateTile<T>::size;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int every = sampled(), step = every * threads, sample_first = warp * 32 * every + lane;
+    CandidateTile<T> tile;
+    if (every == 1)
+      tile.load(x, v, threadIdx.x, threads, end);
+    else
+      tile.load(x, v, sample_first, step, end);
     __syncthreads();
+    T centre_x = 0, centre_v = 0;
+    for (int l = count - 1; l >= 0; --l) {
+      if (!memory[l].state.has_candidates) continue;
+      centre_x = memory[l].state.centre_x;
+      centre_v = memory[l].state.centre_v;
+    }
+    tile.centre(centre_x, centre_v);
+    find_highest(tile, 0, sample_first, step);
+    for (std::int64_t begin = tile_tokens * every; begin < end; begin += tile_tokens * every) {
+      tile.load(x, v, begin + sample_first, step, end);
+      tile.centre(centre_x, centre_v);
+      find_highest(tile, begin, begin + sample_first, step);
+    }
+    __syncthreads();
+    if (warp < count) {
+      const T kth = kth_rounded_down(memory[warp].highest, k);
+      if (lane == 0) memory[warp].state.threshold = kth - memory[warp].state.rough.margin;
+    }
+    __syncthreads();
+    if (end <= tile_tokens) {
+      find_survivors(tile, threadIdx.x);
+    } else {
+      for (std::int64_t begin = 0; begin < end; begin += tile_tokens) {
+        tile.load(x, v, begin + threadIdx.x, threads, end);
+        tile.centre(centre_x, centre_v);
+        find_survivors(tile, begin + threadIdx.x);
+      }
+    }
+    __syncthreads();
+  }
+
+  /// Step 3. Each list has as many threads as there are for it.
+  __device__ void write() const {
+    constexpr std::int32_t not_taken = 0x7fffffff;
+    int share = threads;
+    while (share * count > threads) share /= 2;
+    const int l = threadIdx.x / share, thread = threadIdx.x % share;
+    Memory& mine = memory[min(l, count - 1)];
+    const bool present = l < count && !mine.state.by_radix && mine.state.survivors <= most_survivors;
+    const int survivors = present ? mine.state.survivors : 0;
+    const List<T>& list = mine.state.list;
+
+    // A survivor has `parts` lanes, each of which looks at its part of the others.
+    int parts = 1;
+    while (parts < 32 && 2 * parts * survivors <= share) parts *= 2;
+    const int part = thread & (parts - 1), step = share / parts;
+    const auto sum_of_parts = [parts](int count) {
+      for (int bit = parts / 2; bit > 0; bit /= 2) count += __shfl_xor_sync(0xffffffffu, count, bit);
+      return count;
+    };
+    const int rounds = (survivors + step - 1) / step;
+
+    for (int i = thread; i < survivors; i += share) mine.score[i] = list.score_of(mine.index[i]);
+    __syncthreads();
+    std::uint32_t taken = 0;  // bit n: the survivor of round n
+    for (int round = 0, i = thread / parts; round < rounds; ++round, i += step) {
+      const double score = i < survivors ? mine.score[i] : NAN;
+      const std::int32_t index = i < survivors ? mine.index[i] : 0;
+      int better = 0;
 #pragma unroll 4
-    for (std::int64_t j = threadIdx.x; j < list.end; j += list_threads) {
-      const std::uint64_t key = ordered_bits(list.score_of(j));
-      if (key != 0 && (shift == 56 || key >> (shift + 8) == kth >> (shift + 8)))
-        atomicAdd(&histogram[key >> shift & 255], 1u);
+      for (int other = part; other < survivors; other += parts)
+        better += mine.score[other] > score || (mine.score[other] == score && mine.index[other] < index);
+      if (sum_of_parts(better) < k && i < survivors) taken |= 1u << round;
     }
     __syncthreads();
-    std::int64_t above = 0, all = 0;
-    for (int digit = 0; digit < 256; ++digit) {
-      if (digit > static_cast<int>(threadIdx.x)) above += histogram[digit];
-      all += histogram[digit];
-    }
-    const std::int64_t needed = shift == 56 ? min(list.k, all) : wanted;
+    for (int round = 0, i = thread / parts; round < rounds; ++round, i += step)
+      if (i < survivors && !(taken >> round & 1u)) mine.index[i] = not_taken;
     __syncthreads();
-    if (above < needed && needed <= above + histogram[threadIdx.x]) {
-      kth |= static_cast<std::uint64_t>(threadIdx.x) << shift;
-      wanted = needed - above;
-    } else if (needed == 0 && threadIdx.x == 0) {
-      wanted = 0;
+    for (int round = 0, i = thread / parts; round < rounds; ++round, i += step) {
+      const std::int32_t index = i < survivors ? mine.index[i] : not_taken;
+      int before = 0;
+#pragma unroll 4
+      for (int other = part; other < survivors; other += parts) before += mine.index[other] < index;
+      const int slot = sum_of_parts(before);
+      if (part == 0 && (taken >> round & 1u) != 0) list.store(slot, index, mine.score[i]);
     }
-    __syncthreads();
+    if (present) list.store_unused(min(k, static_cast<std::int64_t>(survivors)), thread, share);
   }
-  std::int64_t slots = 0, equals = 0;
-  for (std::int64_t first = 0; first < list.end; first += list_threads) {
-    const std::int64_t j = first + threadIdx.x;
-    const double score = j < list.end ? list.score_of(j) : NAN;
-    const std::uint64_t key = ordered_bits(score);
-    const FlagCount equal = count_flags(key != 0 && key == kth, 0);
-    const bool taken = key != 0 && (key > kth || (key == kth && equals + equal.before < wanted));
-    const FlagCount before = count_flags(taken, 1);
-    if (taken) list.store(slots + before.before, j, score);
-    equals += equal.all;
-    slots += before.all;
-  }
-  list.store_unused(slots);
-}
-
-template <class T>
-__device__ void write_list(const List<T>& list, Survivors& survivors) {
-  if (list.k > most_ranked && list.end > survivor_capacity) return write_by_radix(list);
-  const double threshold = list.k <= most_ranked && list.end > list_threads ? lower_bound(list) : -INFINITY;
-  if (threadIdx.x == 0) survivors.count = 0;
-  __syncthreads();
-  find_survivors(list, threshold, survivors);
-  __syncthreads();
-  const int count = survivors.count;
-  if (count > survivor_capacity) return write_by_radix(list);
-  if (count > list_threads && count > list.k) thin_out(survivors, list.k);
-  write_best(list, survivors);
-}
+};
 
 }  // namespace dsalt::cuda

@@ -3,9 +3,9 @@
 //
 // List t of a sequence has the candidates j < end(t) whose energies are both numbers. Lists are prefixes of one
 // another, so each stretch between two ends is cut into pieces of at most 512 tokens. A warp takes the mean and then
-// the squared deviations of a piece; a list joins the pieces before its end by
-//   M2 = M2_a + M2_b + (mean_b - mean_a)^2 n_a n_b / (n_a + n_b),
-// in an order that depends on its own candidates alone, to the last bit.
+// the squared deviations of a piece; for a list a warp adds up the pieces before its end,
+//   mean = sum count_p mean_p / sum count_p,   M2 = sum M2_p + count_p (mean_p - mean)^2,
+// in an order that depends on the list's own candidates alone, to the last bit.
 #pragma once
 
 #include <algorithm>
@@ -31,6 +31,12 @@ struct EnergyView {
   }
 };
 
+/// In 32 bits where that is enough: in 64 it takes as long as hundreds of other instructions. Numbers from 0 on.
+__device__ inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
+  if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+  return a / b;
+}
+
 struct Piece {
   std::int64_t b, begin, end;  // tokens of sequence b
 };
@@ -55,10 +61,10 @@ struct SelectionLayout {
     return starts.present() ? tokens / size + sequences : sequences * ceil_div(tokens, size);
   }
   __device__ std::int64_t first_part(std::int64_t b, std::int64_t size) const {
-    return starts.present() ? start(b) / size + b : b * ceil_div(tokens, size);
+    return starts.present() ? quotient(start(b), size) + b : b * ceil_div(tokens, size);
   }
   __device__ std::int64_t sequence_of_part(std::int64_t number, std::int64_t size) const {
-    if (!starts.present()) return number / ceil_div(tokens, size);
+    if (!starts.present()) return quotient(number, ceil_div(tokens, size));
     std::int64_t below = 0, above = sequences;  // first_part(below) <= number < first_part(above)
     while (above - below > 1) {
       const std::int64_t middle = (below + above) / 2;
@@ -76,7 +82,7 @@ struct SelectionLayout {
   }
   /// The first list that token j is a candidate of; not below `lists` when there is none.
   __device__ std::int64_t first_list(std::int64_t j, std::int64_t n) const {
-    if (causal) return (j + recent) / chunk + 1;
+    if (causal) return quotient(j + recent, chunk) + 1;
     return j < end(0, n) ? 0 : 1;
   }
 
@@ -93,8 +99,9 @@ struct SelectionLayout {
       const std::int64_t begin = (number - first_part(b, piece_tokens)) * piece_tokens;
       return {b, begin, min(begin + piece_tokens, end(0, length(b)))};
     }
-    const std::int64_t stretch = number / pieces_per_stretch, t = stretch % (lists - 1), b = stretch / (lists - 1);
-    const std::int64_t n = length(b), begin = end(t, n) + number % pieces_per_stretch * piece_tokens;
+    const std::int64_t stretch = quotient(number, pieces_per_stretch), b = quotient(stretch, lists - 1),
+                       t = stretch - b * (lists - 1), n = length(b);
+    const std::int64_t begin = end(t, n) + (number - stretch * pieces_per_stretch) * piece_tokens;
     return {b, begin, min(begin + piece_tokens, end(t + 1, n))};
   }
 };
@@ -113,78 +120,117 @@ struct CandidateStatistics {
   Moments x, v;
 };
 
-__device__ inline CandidateStatistics join(const CandidateStatistics& a, const CandidateStatistics& b) {
-  if (b.count == 0) return a;
-  if (a.count == 0) return b;
-  const double total = a.count + b.count, share = b.count / total;
-  const auto joined = [&](const Moments& first, const Moments& second) {
-    const double difference = second.mean - first.mean;
-    return Moments{first.mean + difference * share, first.m2 + second.m2 + difference * difference * (a.count * share)};
+/// The statistics of a list's consecutive pieces, for every lane of a warp that calls it. The mean is corrected once,
+/// so that equal energies deviate by exactly 0.
+__device__ inline CandidateStatistics list_statistics(const CandidateStatistics* pieces, std::int64_t count) {
+  struct Sums {
+    double x, v;
   };
-  return {total, joined(a.x, b.x), joined(a.v, b.v)};
-}
-
-/// The joined statistics of consecutive pieces, for every thread of the block.
-template <int threads>
-__device__ CandidateStatistics join_pieces(const CandidateStatistics* pieces, std::int64_t count) {
-  __shared__ CandidateStatistics of_warp[threads / 32];
-  CandidateStatistics mine = {};
-  for (std::int64_t n = threadIdx.x; n < count; n += threads) mine = join(mine, pieces[n]);
-  for (int step = 16; step > 0; step /= 2) {
-    const auto from_above = [step](double value) { return __shfl_down_sync(0xffffffffu, value, step); };
-    mine = join(mine, {from_above(mine.count),
-                       {from_above(mine.x.mean), from_above(mine.x.m2)},
-                       {from_above(mine.v.mean), from_above(mine.v.m2)}});
-  }
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = mine;
-  __syncthreads();
-  mine = of_warp[0];
-  for (int warp = 1; warp < threads / 32; ++warp) mine = join(mine, of_warp[warp]);
-  __syncthreads();  // of_warp may be written again
-  return mine;
-}
-
-/// Mean and squared deviations of the values in the lanes' registers (NaN: none): two passes, and the mean is corrected
-/// once, so that equal values deviate by exactly 0.
-template <int per_lane, class T>
-__device__ Moments moments_in_warp(const T (&values)[per_lane], double count) {
   const auto sum = [&](auto&& term) {
-    double total = 0;
+    Sums sums = {0, 0};
+    for (std::int64_t n = threadIdx.x % 32; n < count; n += 32) {
+      const CandidateStatistics piece = pieces[n];
+      if (piece.count == 0) continue;
+      const Sums terms = term(piece);
+      sums.x += terms.x;
+      sums.v += terms.v;
+    }
+    return Sums{warp_sum(sums.x), warp_sum(sums.v)};
+  };
+  using Piece = const CandidateStatistics&;
+  const double candidates = sum([](Piece piece) { return Sums{piece.count, 0}; }).x;
+  if (candidates == 0) return {};
+  const double share = 1 / candidates;
+  const Sums total = sum([](Piece piece) { return Sums{piece.count * piece.x.mean, piece.count * piece.v.mean}; });
+  const Sums about = {total.x * share, total.v * share};
+  const Sums rest = sum([about](Piece piece) {
+    return Sums{piece.count * (piece.x.mean - about.x), piece.count * (piece.v.mean - about.v)};
+  });
+  const Sums mean = {about.x + rest.x * share, about.v + rest.v * share};
+  const Sums squares = sum([mean](Piece piece) {
+    const double x = piece.x.mean - mean.x, v = piece.v.mean - mean.v;
+    return Sums{piece.x.m2 + piece.count * (x * x), piece.v.m2 + piece.count * (v * v)};
+  });
+  return {candidates, {mean.x, squares.x}, {mean.v, squares.v}};
+}
+
+/// The energies of a piece in the registers of a warp: number i of a lane is token begin + 32 i + lane. NaN past the
+/// end.
+template <class T>
+struct PieceEnergies {
+  static constexpr int per_lane = piece_tokens / 32;
+  T x[per_lane], v[per_lane];
+
+  __device__ PieceEnergies(const SelectionLayout& layout, const EnergyView<T>& nx, const EnergyView<T>& nv,
+                           const Piece& piece, std::int64_t g) {
+    const std::int64_t first = piece.begin + threadIdx.x % 32, row = layout.start(piece.b) + first;
+    const T* const from_x = nx.at(piece.b, 0, row);
+    const T* const from_v = nv.at(piece.b, g, row);
+#pragma unroll
+    for (int i = 0; i < per_lane; ++i) {
+      const bool exists = first + i * 32 < piece.end;
+      x[i] = exists ? from_x[i * 32 * nx.token] : static_cast<T>(NAN);
+      v[i] = exists ? from_v[i * 32 * nv.token] : static_cast<T>(NAN);
+    }
+  }
+
+  __device__ void store_x(const SelectionLayout& layout, const EnergyView<T>& to, const Piece& piece) const {
+    store(x, to, layout, piece, 0);
+  }
+  __device__ void store_v(const SelectionLayout& layout, const EnergyView<T>& to, const Piece& piece,
+                          std::int64_t g) const {
+    store(v, to, layout, piece, g);
+  }
+
+  /// Mean and squared deviations of the candidates: two passes over differences from one of them, so that equal
+  /// energies deviate by exactly 0.
+  __device__ CandidateStatistics statistics() const {
+    int count = 0;
+    double x_one = 0, v_one = 0;
+    bool found = false;
+#pragma unroll
+    for (int i = 0; i < per_lane; ++i) {
+      if (!candidate(i)) continue;
+      ++count;
+      if (!found) x_one = x[i], v_one = v[i];
+      found = true;
+    }
+    const std::uint32_t finders = __ballot_sync(0xffffffffu, found);
+    if (finders == 0) return {};
+    x_one = __shfl_sync(0xffffffffu, x_one, __ffs(finders) - 1);
+    v_one = __shfl_sync(0xffffffffu, v_one, __ffs(finders) - 1);
+    count = warp_sum(count);
+    const auto of = [&](auto&& is_candidate) -> CandidateStatistics {
+      double x_sum = 0, v_sum = 0;
+#pragma unroll
+      for (int i = 0; i < per_lane; ++i) {
+        x_sum += is_candidate(i) ? x[i] - x_one : 0;
+        v_sum += is_candidate(i) ? v[i] - v_one : 0;
+      }
+      const double x_mean = x_one + warp_sum(x_sum) / count, v_mean = v_one + warp_sum(v_sum) / count;
+      x_sum = v_sum = 0;
+#pragma unroll
+      for (int i = 0; i < per_lane; ++i) {
+        const double from_x = x[i] - x_mean, from_v = v[i] - v_mean;
+        x_sum += is_candidate(i) ? from_x * from_x : 0;
+        v_sum += is_candidate(i) ? from_v * from_v : 0;
+      }
+      return {static_cast<double>(count), {x_mean, warp_sum(x_sum)}, {v_mean, warp_sum(v_sum)}};
+    };
+    if (count == piece_tokens) return of([](int) { return true; });  // half as many instructions
+    return of([this](int i) { return candidate(i); });
+  }
+
+ private:
+  __device__ bool candidate(int i) const { return x[i] == x[i] && v[i] == v[i]; }
+  __device__ static void store(const T (&values)[per_lane], const EnergyView<T>& to, const SelectionLayout& layout,
+                               const Piece& piece, std::int64_t g) {
+    const std::int64_t first = piece.begin + threadIdx.x % 32, start = layout.start(piece.b);
 #pragma unroll
     for (int i = 0; i < per_lane; ++i)
-      if (values[i] == values[i]) total += term(static_cast<double>(values[i]));
-    return warp_sum(total);
-  };
-  const double about = sum([](double value) { return value; }) / count;
-  const double mean = about + sum([about](double value) { return value - about; }) / count;
-  return {mean, sum([mean](double value) { return (value - mean) * (value - mean); })};
-}
-
-/// The statistics of a piece, by one warp.
-template <class T>
-__device__ CandidateStatistics piece_statistics(const SelectionLayout& layout, const EnergyView<T>& nx,
-                                                const EnergyView<T>& nv, const Piece& piece, std::int64_t g) {
-  constexpr int per_lane = piece_tokens / 32;
-  const std::int64_t start = layout.start(piece.b);
-  T x[per_lane], v[per_lane];
-#pragma unroll
-  for (int i = 0; i < per_lane; ++i) {
-    const std::int64_t j = piece.begin + i * 32 + threadIdx.x % 32;
-    x[i] = v[i] = static_cast<T>(NAN);
-    if (j >= piece.end) continue;
-    x[i] = *nx.at(piece.b, 0, start + j);
-    v[i] = *nv.at(piece.b, g, start + j);
+      if (first + i * 32 < piece.end) *to.at(piece.b, g, start + first + i * 32) = values[i];
   }
-  int count = 0;
-#pragma unroll
-  for (int i = 0; i < per_lane; ++i) {
-    const bool candidate = x[i] == x[i] && v[i] == v[i];
-    if (!candidate) x[i] = v[i] = static_cast<T>(NAN);
-    count += __popc(__ballot_sync(0xffffffffu, candidate));
-  }
-  if (count == 0) return {};
-  return {static_cast<double>(count), moments_in_warp(x, count), moments_in_warp(v, count)};
-}
+};
 
 inline SelectionLayout selection_layout(const SelectionProblem& problem, const SelectionInputs& in,
                                         std::int64_t lists) {

@@ -42,9 +42,9 @@ __global__ __launch_bounds__(list_threads) void select_landmarks_pieces_kernel(S
                                                                                EnergyView<T> nv,
                                                                                CandidateStatistics* pieces) {
   const std::int64_t warp = (static_cast<std::int64_t>(blockIdx.x) * list_threads + threadIdx.x) / 32;
-  const std::int64_t g = warp % layout.hkv, number = warp / layout.hkv;
+  const std::int64_t number = quotient(warp, layout.hkv), g = warp - number * layout.hkv;
   if (number >= layout.pieces) return;
-  const CandidateStatistics statistics = piece_statistics(layout, nx, nv, layout.piece(number), g);
+  const CandidateStatistics statistics = PieceEnergies<T>(layout, nx, nv, layout.piece(number), g).statistics();
   if (threadIdx.x % 32 == 0) pieces[g * layout.pieces + number] = statistics;
 }
 
@@ -56,11 +56,11 @@ __global__ __launch_bounds__(list_threads) void select_landmarks_lists_kernel(
     SlotGradients slots, Linear* linear, double* dalpha) {
   const std::int64_t k = landmarks.shape[3], lists = layout.sequences * layout.hq * layout.lists;
   for (std::int64_t number = blockIdx.x; number < lists; number += gridDim.x) {
-    const std::int64_t t = number % layout.lists, head = number / layout.lists;
-    const std::int64_t b = head / layout.hq, h = head % layout.hq, g = h / layout.group;
+    const std::int64_t head = quotient(number, layout.lists), t = number - head * layout.lists;
+    const std::int64_t b = quotient(head, layout.hq), h = head - b * layout.hq, g = quotient(h, layout.group);
     const std::int64_t start = layout.start(b), n = layout.length(b), end = layout.end(t, n);
     const CandidateStatistics* pieces = statistics.of(layout, b, g);
-    const CandidateStatistics list = join_pieces<list_threads>(pieces, layout.piece_count(t, n));
+    const CandidateStatistics list = list_statistics(pieces, layout.piece_count(t, n));
     const double inverse_x = list.x.inverse_deviation(list.count), inverse_v = list.v.inverse_deviation(list.count);
     const double raw = *alpha_raw.at(h), alpha = sigmoid(raw), rest = sigmoid(-raw);
 

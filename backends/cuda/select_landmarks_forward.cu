@@ -1,10 +1,12 @@
 // Landmark selection, docs/semantics.md, "Landmark selection". For the candidates of each list, a = sigma(alpha_raw_h):
 //   s_j = a z(nv_j) + (1 - a) z(nx_j);  the K highest, ties to the lower index;  lambda = log sigma(s / tau)
 //
-// Scores in double. They are ranked afresh for every list, since the ratio of the two deviations changes. How a block
-// finds its list is in list_selection.cuh; long lists come first. Before that, one launch takes the statistics of the
-// lists' pieces and brings the energies in order.
+// Two launches: the statistics of the lists' pieces (and energies that do not lie token by token, copied so); then the
+// lists, several consecutive ones of a head by each block, long ones first. Scores are in double. They are ranked
+// afresh for every list, since the ratio of the two deviations changes. How a block finds its lists is in
+// list_selection.cuh.
 #include "cuda_backend.hpp"
+#include "list_radix.cuh"
 #include "list_selection.cuh"
 #include "select_landmarks.cuh"
 
@@ -13,71 +15,133 @@ namespace {
 
 constexpr int prepare_threads = 128;
 
-/// Copies 512 tokens of one row and their bounds, by one warp; `to` and `bound` belong to the sequence's first token.
-template <class T>
-__device__ void order_part(const EnergyView<T>& from, std::int64_t b, std::int64_t g, std::int64_t start,
-                           std::int64_t first, std::int64_t n, T* to, T* bound) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll 4
-  for (std::int64_t j = first + lane; j - lane < min(first + piece_tokens, n); j += 32) {
-    const T value = j < n ? *from.at(b, g, start + j) : static_cast<T>(NAN);
-    T largest = value == value ? value : static_cast<T>(-INFINITY);
-    for (int step = neighbours / 2; step > 0; step /= 2)
-      largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, step));
-    if (j / neighbours * neighbours >= n) continue;  // the second half of the warp may lie past the end
-    to[j] = value;
-    if (lane % neighbours == 0) bound[j / neighbours] = largest;
-  }
+// Programmatic dependent launch, where the device's own code is in the module: the lists' kernel is on its way while
+// the statistics are taken, and waits for them.
+__device__ inline void let_lists_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ inline void wait_for_statistics() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
-/// Each warp makes one part of OrderedEnergies or the statistics of one piece.
+/// A warp for each piece and kv head. Copies, which may be absent, have the rows of the originals.
 template <class T>
 __global__ __launch_bounds__(prepare_threads) void select_landmarks_prepare_kernel(SelectionLayout layout,
                                                                                    EnergyView<T> nx, EnergyView<T> nv,
-                                                                                   OrderedEnergies<T> energies,
-                                                                                   std::int64_t parts,
+                                                                                   EnergyView<T> x_copy,
+                                                                                   EnergyView<T> v_copy,
                                                                                    CandidateStatistics* pieces) {
+  let_lists_start();
   const std::int64_t warp = (static_cast<std::int64_t>(blockIdx.x) * prepare_threads + threadIdx.x) / 32;
-  const std::int64_t g = warp % layout.hkv, number = warp / layout.hkv;
-  if (number < parts) {
-    const std::int64_t b = layout.sequence_of_part(number, piece_tokens), n = layout.length(b), start = layout.start(b);
-    const std::int64_t first = (number - layout.first_part(b, piece_tokens)) * piece_tokens;
-    const OrderedEnergies<T> to = energies.of(g, layout.first_part(b, neighbours));
-    if (g == 0) order_part(nx, b, 0, start, first, n, to.x, to.x_bound);
-    order_part(nv, b, g, start, first, n, to.v, to.v_bound);
-  } else if (number - parts < layout.pieces) {
-    const CandidateStatistics statistics = piece_statistics(layout, nx, nv, layout.piece(number - parts), g);
-    if (threadIdx.x % 32 == 0) pieces[g * layout.pieces + number - parts] = statistics;
+  const std::int64_t number = quotient(warp, layout.hkv), g = warp - number * layout.hkv;
+  if (number >= layout.pieces) return;
+  const Piece piece = layout.piece(number);
+  const PieceEnergies<T> energies(layout, nx, nv, piece, g);
+  if (x_copy.data != nullptr && g == 0) energies.store_x(layout, x_copy, piece);
+  if (v_copy.data != nullptr) energies.store_v(layout, v_copy, piece, g);
+  const CandidateStatistics statistics = energies.statistics();
+  if (threadIdx.x % 32 == 0) pieces[g * layout.pieces + number] = statistics;
+}
+
+/// Fills in what is known of a list before its candidates are looked at, but its rule. By a warp.
+template <int threads, class T>
+__device__ void describe(ListState<T>& state, const List<T>& list, const CandidateStatistics& of_list,
+                         double alpha_raw) {
+  // Odd lanes for v, even ones for x.
+  const bool odd = threadIdx.x % 2 == 1;
+  const Moments moments = {0, odd ? of_list.v.m2 : of_list.x.m2};
+  const double inverse = moments.inverse_deviation(of_list.count),
+               per = sigmoid(odd ? alpha_raw : -alpha_raw) * inverse, limit = RoughRule<T>::deviation_limit;
+  const bool usual = inverse == 0 ? moments.m2 <= limit : inverse * limit >= 1;  // not where m2 is no number
+  const std::uint32_t usual_lanes = __ballot_sync(0xffffffffu, usual);
+  const double per_x = __shfl_sync(0xffffffffu, per, 0), per_v = __shfl_sync(0xffffffffu, per, 1);
+  if (threadIdx.x % 32 != 0) return;
+  state.list = list;
+  state.list.rule = {per_v, of_list.v.mean, per_x, of_list.x.mean};
+  state.rough = {static_cast<T>(per_v), static_cast<T>(per_x),
+                 static_cast<T>(RoughRule<T>::relative_margin * sqrt(of_list.count))};
+  state.centre_x = static_cast<T>(of_list.x.mean);
+  state.centre_v = static_cast<T>(of_list.v.mean);
+  state.has_candidates = of_list.count > 0;
+  state.survivors = 0;
+  state.by_radix = (list.k > most_ranked<threads> && list.end > threads) || usual_lanes != 0xffffffffu;
+}
+
+template <class T, int threads>
+__global__ __launch_bounds__(threads, 1024 / threads) void select_landmarks_kernel(
+    SelectionLayout layout, EnergyView<T> x, EnergyView<T> v, const CandidateStatistics* pieces,
+    View<const T, 1> alpha_raw, View<std::int32_t, 4> landmarks, View<T, 4> score, View<T, 4> weight, double tau,
+    int lists_per_block) {
+  using Memory = ListMemory<T, threads>;
+  Memory* const memory = dynamic_shared_memory<Memory>();
+  const std::int64_t heads = layout.sequences * layout.hq, groups = ceil_div(layout.lists, lists_per_block);
+  const int warp = threadIdx.x / 32;
+  wait_for_statistics();
+  for (std::int64_t number = blockIdx.x; number < heads * groups; number += gridDim.x) {
+    const std::int64_t late = quotient(number, heads), head = number - late * heads, b = quotient(head, layout.hq),
+                       h = head - b * layout.hq, g = quotient(h, layout.group);
+    const std::int64_t first = (groups - 1 - late) * lists_per_block, n = layout.length(b), start = layout.start(b);
+    const int count = static_cast<int>(min(static_cast<std::int64_t>(lists_per_block), layout.lists - first));
+    const T *const from_x = x.at(b, 0, start), *const from_v = v.at(b, g, start);
+    if (warp < count) {
+      const std::int64_t t = first + warp;
+      const List<T> list = {.x = from_x,
+                            .v = from_v,
+                            .rule = {},
+                            .end = layout.end(t, n),
+                            .k = landmarks.shape[3],
+                            .tau = tau,
+                            .landmarks = landmarks.at(b, h, t),
+                            .score = score.at(b, h, t),
+                            .weight = weight.at(b, h, t),
+                            .landmark_stride = landmarks.strides[3],
+                            .score_stride = score.strides[3],
+                            .weight_stride = weight.strides[3]};
+      describe<threads>(memory[warp].state, list,
+                        list_statistics(pieces + g * layout.pieces + layout.first_piece(b), layout.piece_count(t, n)),
+                        *alpha_raw.at(h));
+    }
+    const ListGroup<T, threads> group = {
+        from_x, from_v, memory, count, landmarks.shape[3], layout.end(first + count - 1, n)};
+    group.search();
+    group.write();
+    for (int l = 0; l < count; ++l)
+      if (memory[l].state.by_radix || memory[l].state.survivors > most_survivors)
+        write_by_radix<threads>(memory[l].state.list);
+    __syncthreads();  // the next lists overwrite shared memory
   }
 }
 
-template <class T>
-__global__ __launch_bounds__(list_threads) void select_landmarks_kernel(
-    SelectionLayout layout, OrderedEnergies<T> energies, const CandidateStatistics* pieces, View<const T, 1> alpha_raw,
-    View<std::int32_t, 4> landmarks, View<T, 4> score, View<T, 4> weight, double tau) {
-  __shared__ Survivors survivors;
+/// A block takes as many lists as fill the device once, where there is memory for them.
+template <int threads, class T>
+void launch_lists(const Context& context, const char* operation, const SelectionLayout& layout, const EnergyView<T>& x,
+                  const EnergyView<T>& v, const CandidateStatistics* pieces, const SelectionInputs& in,
+                  const SelectionOutputs& out, double tau) {
+  using Memory = ListMemory<T, threads>;
+  constexpr std::int64_t resident = 1024 / threads, other_shared_memory = 8192;
   const std::int64_t heads = layout.sequences * layout.hq;
-  for (std::int64_t number = blockIdx.x; number < heads * layout.lists; number += gridDim.x) {
-    const std::int64_t t = layout.lists - 1 - number / heads, b = number % heads / layout.hq, h = number % layout.hq;
-    const std::int64_t g = h / layout.group, n = layout.length(b);
-    const CandidateStatistics of_list =
-        join_pieces<list_threads>(pieces + g * layout.pieces + layout.first_piece(b), layout.piece_count(t, n));
-    const double raw = *alpha_raw.at(h);
-    const List<T> list = {.energies = energies.of(g, layout.first_part(b, neighbours)),
-                          .rule = {sigmoid(raw) * of_list.v.inverse_deviation(of_list.count), of_list.v.mean,
-                                   sigmoid(-raw) * of_list.x.inverse_deviation(of_list.count), of_list.x.mean},
-                          .end = layout.end(t, n),
-                          .k = landmarks.shape[3],
-                          .tau = tau,
-                          .landmarks = landmarks.at(b, h, t),
-                          .score = score.at(b, h, t),
-                          .weight = weight.at(b, h, t),
-                          .landmark_stride = landmarks.strides[3],
-                          .score_stride = score.strides[3],
-                          .weight_stride = weight.strides[3]};
-    write_list(list, survivors);
-    __syncthreads();  // the next list writes shared memory
-  }
+  const std::int64_t fitting = static_cast<std::int64_t>(context.shared_memory_per_block - other_shared_memory) /
+                               static_cast<std::int64_t>(sizeof(Memory)) / resident;
+  const std::int64_t most = std::clamp<std::int64_t>(fitting, 1, most_lists<threads>);
+  const std::int64_t filling = ceil_div(heads * layout.lists, resident * std::max(context.multiprocessors, 1));
+  const std::int64_t together = std::min({most, filling, layout.lists});
+  const std::int64_t blocks = heads * ceil_div(layout.lists, together);
+  const auto launch_kernel = [&](auto... arguments) {
+    const auto kernel = select_landmarks_kernel<T, threads>;
+    const std::int64_t grid = std::min<std::int64_t>(blocks, 0x7fffffff);
+    const std::size_t shared_bytes = static_cast<std::size_t>(together) * sizeof(Memory);
+    if (context.hopper())
+      launch_clusters(context, operation, kernel, grid, 1, threads, shared_bytes, arguments...);
+    else
+      launch(context, operation, kernel, dim3(static_cast<unsigned>(grid)), dim3(threads), shared_bytes, arguments...);
+  };
+  launch_kernel(layout, x, v, pieces, device_view<const T, 1>(in.alpha_raw),
+                device_view<std::int32_t, 4>(out.landmarks), device_view<T, 4>(out.score),
+                device_view<T, 4>(out.landmark_log_weight), tau, static_cast<int>(together));
 }
 
 template <class T>
@@ -85,24 +149,25 @@ void select(const Context& context, const SelectionProblem& problem, const Selec
             const SelectionOutputs& out) {
   constexpr const char* operation = "select_landmarks_forward";
   const SelectionLayout layout = selection_layout(problem, in, out.landmarks.shape[2]);
-  const std::int64_t places = layout.part_count(neighbours), v_places = layout.hkv * places;
-  const Scratch<T> energies(context, operation, (places + v_places) * (neighbours + 1));
-  T* const bounds = energies.data() + (places + v_places) * neighbours;
-  const OrderedEnergies<T> ordered = {energies.data(), energies.data() + places * neighbours, bounds, bounds + places,
-                                      places};
+  const auto nx = energy_view<T>(layout, in.nx, false), nv = energy_view<T>(layout, in.nv, true);
+  const std::int64_t rows = in.nx.size();
+  const Scratch<T> x_memory(context, operation, nx.token == 1 ? 0 : rows),
+      v_memory(context, operation, nv.token == 1 ? 0 : layout.hkv * rows);
+  const std::int64_t of_sequence = layout.starts.present() ? 0 : layout.tokens;
+  const EnergyView<T> x_copy = {x_memory.data(), of_sequence, 0, 1}, v_copy = {v_memory.data(), of_sequence, rows, 1};
   const Scratch<CandidateStatistics> pieces(context, operation, layout.hkv * layout.pieces);
+  launch(context, operation, select_landmarks_prepare_kernel<T>,
+         ceil_div(layout.hkv * layout.pieces * 32, prepare_threads), dim3(prepare_threads),
+         0, layout, nx, nv, x_copy, v_copy, pieces.data());
 
-  const std::int64_t parts = layout.part_count(piece_tokens);
-  const std::int64_t warps = layout.hkv * (parts + layout.pieces);
-  launch(context, operation, select_landmarks_prepare_kernel<T>, ceil_div(warps * 32, prepare_threads),
-         dim3(prepare_threads), 0, layout, energy_view<T>(layout, in.nx, false), energy_view<T>(layout, in.nv, true),
-         ordered, parts, pieces.data());
-
-  const std::int64_t lists = layout.sequences * layout.hq * layout.lists;
-  launch(context, operation, select_landmarks_kernel<T>, std::min<std::int64_t>(lists, 0x7fffffff), dim3(list_threads),
-         0, layout, ordered, pieces.data(), device_view<const T, 1>(in.alpha_raw),
-         device_view<std::int32_t, 4>(out.landmarks), device_view<T, 4>(out.score),
-         device_view<T, 4>(out.landmark_log_weight), problem.tau);
+  const EnergyView<T> x = nx.token == 1 ? nx : x_copy, v = nv.token == 1 ? nv : v_copy;
+  // Small blocks where they hold a list of the usual length.
+  constexpr int small = 256, large = 1024;
+  const std::int64_t usual = layout.starts.present() ? layout.tokens / layout.sequences : layout.tokens;
+  if (usual <= small * CandidateTile<T>::size && problem.k <= most_ranked<small>)
+    launch_lists<small>(context, operation, layout, x, v, pieces.data(), in, out, problem.tau);
+  else
+    launch_lists<large>(context, operation, layout, x, v, pieces.data(), in, out, problem.tau);
 }
 
 }  // namespace

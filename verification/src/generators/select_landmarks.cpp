@@ -174,6 +174,54 @@ void add_degenerate(FamilyList& list) {
       });
     });
   }
+}
+
+/// Lists of more candidates than a backend may hold at a time, and what makes them hard to narrow down.
+void add_long(FamilyList& list) {
+  list.begin("select_landmarks/long", Operation::select_landmarks,
+             "Thousands of candidates a list, at uneven sizes: more than a block holds, long lists, many ties, one "
+             "trend, extreme energies.");
+  const auto few_heads = [](Selection s) {
+    s.b = s.hkv = 1;
+    s.hq = 2;
+    return s;
+  };
+  const auto add = [&](const std::string& name, Selection s, unsigned flags = quick) {
+    list.add(name, wide_dtypes, flags, [s = few_heads(s)](CaseBuilder& c) { select(c, s); });
+  };
+  add("causal_4097", {.n = 4097, .k = 40, .chunk = 700});
+  add("causal_17003", {.n = 17003, .k = 65, .chunk = 1024, .recent = 3, .gradient = false});
+  add("global_70001", {.policy = "global", .n = 70001, .k = 64, .gradient = false}, slow);
+  add("global_long_list", {.policy = "global", .n = 3001, .k = 300, .gradient = false});
+  add("global_longest_list", {.policy = "global", .n = 3001, .k = 700, .gradient = false});
+  add("causal_every_candidate", {.n = 2049, .k = 2100, .chunk = 1000, .gradient = false});
+  add("packed_one_long", {.policy = "global", .k = 20, .gradient = false, .lengths = {3, 9001, 0, 1, 200}, .tail = 2});
+  for (const char* policy : {"global", "causal"}) {
+    const std::string p = policy;
+    const Selection s = few_heads({.policy = policy, .n = 5003, .k = 30, .chunk = 1250, .gradient = false});
+    list.add(p + "_ties", {DType::f32}, quick, [s](CaseBuilder& c) {
+      select(c, s);
+      c.fill("nx", s.nx_shape(), c.statistics(), [](std::int64_t index) { return 1 + (index * 7) % 3; });
+      c.fill("nv", s.nv_shape(), c.statistics(), [](std::int64_t) { return 2; });
+    });
+    list.add(p + "_trend", wide_dtypes, quick, [s](CaseBuilder& c) {  // the best are neighbours
+      select(c, s);
+      c.fill("nx", s.nx_shape(), c.statistics(), [](std::int64_t index) { return 100 + 0.25 * index; });
+    });
+    list.add(p + "_huge", {DType::f32}, quick, [s](CaseBuilder& c) {
+      select(c, s);
+      const RandomValues random = c.random("huge");
+      c.fill("nx", s.nx_shape(), c.statistics(), [&](std::int64_t n) { return 0x1p110 * (1 + random.uniform(n)); });
+    });
+    list.add(p + "_few_numbers", wide_dtypes, quick, [s](CaseBuilder& c) {
+      select(c, s);
+      c.fill("nv", s.nv_shape(), c.statistics(),
+             [](std::int64_t index) { return index % 300 == 7 ? 1 + 0.01 * index : not_a_number; });
+    });
+  }
+}
+
+void add_strided(FamilyList& list) {
   list.begin("select_landmarks/strided", Operation::select_landmarks, "Energies and gradients in other layouts.");
   list.add("permuted", wide_dtypes, quick, [](CaseBuilder& c) {
     select(c, {});
@@ -190,6 +238,8 @@ void add_select_landmarks(FamilyList& list) {
   add_policies(list);
   add_packs(list);
   add_degenerate(list);
+  add_long(list);
+  add_strided(list);
 }
 
 }  // namespace dsalt::verification
