@@ -4,6 +4,7 @@ add_executable(dsalt_gpu_bench
   gpu_bench/graph_timing.cpp
   gpu_bench/main.cpp
   gpu_bench/row_errors.cpp
+  gpu_bench/selection.cpp
   bench/admitted_pairs.cpp
   bench/data.cpp
   bench/format.cpp

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "bench/format.hpp"
 #include "console.hpp"
@@ -12,6 +13,7 @@
 #include "exit_code.hpp"
 #include "gpu_bench/graph_timing.hpp"
 #include "gpu_bench/row_errors.hpp"
+#include "gpu_bench/selection.hpp"
 #include "guarded.hpp"
 #include "output_file.hpp"
 
@@ -38,12 +40,26 @@ DType dtype_from(const std::string& name) {
   throw InvalidArgument("--dtype: got \"" + name + "\", need f32, bf16, f16 or f64");
 }
 
+/// A row of the table.
+struct Item {
+  Shape shape;
+  Workload work;
+  std::optional<Workload> attention = {};  // what the row's time is a share of
+};
+
 /// All rows of the logits of cross_entropy, not the 1024 that `dsalt bench` runs.
-std::vector<Workload> workloads_of(const std::string& operation, const Shape& shape, DType dtype) {
-  if (operation == "cross_entropy" || operation == "cross_entropy_backward")
-    return {cross_entropy_workload(
-        shape, dtype, operation == "cross_entropy" ? Direction::forward : Direction::backward, shape.tokens())};
-  return workloads(operation, shape, dtype);
+std::vector<Item> items_of(const std::string& operation, const Shape& shape, DType dtype) {
+  std::vector<Item> items;
+  if (operation == "selection") {
+    for (const SelectionPipeline& pipeline : selection_pipelines(shape, dtype))
+      items.push_back({shape, pipeline.selection, pipeline.attention});
+  } else if (operation == "cross_entropy" || operation == "cross_entropy_backward") {
+    const Direction direction = operation == "cross_entropy" ? Direction::forward : Direction::backward;
+    items.push_back({shape, cross_entropy_workload(shape, dtype, direction, shape.tokens())});
+  } else {
+    for (const Workload& work : workloads(operation, shape, dtype)) items.push_back({shape, work});
+  }
+  return items;
 }
 
 Json of_timing(const Timing& timing) {
@@ -54,25 +70,36 @@ Json of_timing(const Timing& timing) {
           {"calls_per_repetition", timing.calls}};
 }
 
+/// Ready to be timed: the first call takes memory and loads code, which a capture may not.
+Prepared prepared_for(Backend& backend, const Workload& work) {
+  Prepared prepared = work.prepare(backend, {});
+  prepared.call();
+  backend.synchronize();
+  return prepared;
+}
+
 /// One row: from a graph, eagerly, and the errors.
-Json measure(Backend& backend, const WorkStream& stream, const Workload& work, const Shape& shape,
-             const Arguments& arguments) {
+Json measure(Backend& backend, const WorkStream& stream, const Item& item, const Arguments& arguments) {
+  const Workload& work = item.work;
   Json row = {
       {"operation", work.operation}, {"shape", work.shape}, {"dtype", name_of(work.dtype)}, {"skipped", nullptr}};
   try {
     if (!work.refused.empty()) throw Unsupported(work.refused);
     if (const Support support = backend.supports(work.kind, work.direction, work.dtype); !support)
       throw Unsupported(support.reason);
-    const Prepared prepared = work.prepare(backend, {});
-    prepared.call();  // takes memory and loads code, which a capture may not
-    backend.synchronize();
+    const Prepared prepared = prepared_for(backend, work);
     row["flop"] = prepared.cost.flop;
     row["bytes"] = prepared.cost.bytes;
     row["pairs"] = prepared.cost.pairs ? Json(*prepared.cost.pairs) : Json();
     row["graph"] = of_timing(time_graph(stream, prepared.call, arguments.min_time));
     row["eager"] = of_timing(time_calls(backend, prepared.call, arguments.min_time));
+    if (item.attention) {
+      const Prepared attention = prepared_for(backend, *item.attention);
+      row["attention"] = of_timing(time_graph(stream, attention.call, arguments.min_time));
+      row["share_of_attention"] = row["graph"]["median_s"].get<double>() / row["attention"]["median_s"].get<double>();
+    }
     if (work.kind != Operation::attention || arguments.rows == 0) return row;
-    const RowErrors errors = sampled_errors(backend, shape, work.direction, prepared, arguments.rows);
+    const RowErrors errors = sampled_errors(backend, item.shape, work.direction, prepared, arguments.rows);
     row["error"] = {{"of", work.direction == Direction::forward ? "out" : "dq"},
                     {"rows", errors.rows},
                     {"largest", errors.largest},
@@ -96,6 +123,9 @@ std::string line_of(const Json& row) {
   text += "graph " + seconds_text(graph) + "  eager " + seconds_text(row["eager"]["median_s"].get<double>());
   if (flop > 0) text += "  " + number_text(flop / graph * 1e-12) + " TFLOP/s";
   text += "  " + number_text(row["bytes"].get<double>() / graph * 1e-9) + " GB/s";
+  if (row.contains("attention"))
+    text += "  " + number_text(100 * row["share_of_attention"].get<double>()) + " % of attention's " +
+            seconds_text(row["attention"]["median_s"].get<double>());
   if (row.contains("error"))
     text += "  " + row["error"]["of"].get<std::string>() + " off by " +
             number_text(row["error"]["largest"].get<double>()) + " at most, RMS " +
@@ -110,6 +140,11 @@ int run(const Arguments& arguments, const std::string& command) {
     shapes.push_back(settled(parse_shape(text), arguments.windows, arguments.chunk));
   std::vector<DType> dtypes;
   for (const std::string& name : arguments.dtypes) dtypes.push_back(dtype_from(name));
+  std::vector<Item> items;
+  for (const std::string& operation : arguments.operations)
+    for (const Shape& shape : shapes)
+      for (const DType dtype : dtypes)
+        for (Item& item : items_of(operation, shape, dtype)) items.push_back(std::move(item));
   const OutputFile json(arguments.json);
 
   const std::string name = "cuda:" + std::to_string(arguments.device);
@@ -127,14 +162,11 @@ int run(const Arguments& arguments, const std::string& command) {
                {"description", backend->description()}, {"command", command}};
   file["rows"] = Json::array();
   bool measured = false;
-  for (const std::string& operation : arguments.operations)
-    for (const Shape& shape : shapes)
-      for (const DType dtype : dtypes)
-        for (const Workload& work : workloads_of(operation, shape, dtype)) {
-          file["rows"].push_back(measure(*backend, stream, work, shape, arguments));
-          measured |= file["rows"].back()["skipped"].is_null();
-          print(line_of(file["rows"].back()));
-        }
+  for (const Item& item : items) {
+    file["rows"].push_back(measure(*backend, stream, item, arguments));
+    measured |= file["rows"].back()["skipped"].is_null();
+    print(line_of(file["rows"].back()));
+  }
   if (json.wanted()) json.write(file.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
   if (measured) return success;
   note("nothing was measured: every row was skipped");
@@ -156,8 +188,9 @@ int main(int argc, char** argv) {
     return app.add_option(option, values, help)->type_name(type)->expected(1)->take_all();
   };
   several("--operation", arguments.operations,
-          "attention, attention_backward, merge, rmsnorm, ...: those of `dsalt bench --list`; repeatable "
-          "(default: attention)",
+          "attention, attention_backward, merge, rmsnorm, ...: those of `dsalt bench --list`; or selection: energies "
+          "and select_landmarks one after the other, as a share of attention's forward pass; repeatable (default: "
+          "attention)",
           "OP");
   several("--shape", arguments.shapes, "as `dsalt bench --shape`; repeatable", "S")->required();
   several("--dtype", arguments.dtypes, "f32, bf16, f16 or f64; repeatable (default: bf16)", "T");
@@ -185,6 +218,7 @@ int main(int argc, char** argv) {
       "  dsalt-gpu-bench --shape 2,16,8192,128,causal\n"
       "  dsalt-gpu-bench --operation attention --operation attention_backward --shape 4,32,51x1024,64,full\n"
       "  dsalt-gpu-bench --operation rmsnorm --shape 1,32,16384,128,full --json rmsnorm.json\n"
+      "  dsalt-gpu-bench --operation selection --shape 1,16,16384,128,512,64 --chunk 1024\n"
       "\n"
       "Exit codes: those of `dsalt` (docs/command.md).");
   try {
