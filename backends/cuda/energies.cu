@@ -72,7 +72,7 @@ __global__ __launch_bounds__(energy_threads, 8) void energies_kernel(EnergyRows<
 }
 
 template <class T>
-__global__ __launch_bounds__(energy_threads, 6) void energies_backward_kernel(EnergyRows<T> x, EnergyRows<T> v) {
+__global__ __launch_bounds__(energy_threads, 4) void energies_backward_kernel(EnergyRows<T> x, EnergyRows<T> v) {
   const auto write = [](const EnergyRows<T>& rows, unsigned block) {
     for_layout(rows, [&](auto together) { write_gradients<decltype(together)::value>(rows, block); });
   };

@@ -124,7 +124,7 @@ struct CandidateStatistics {
 /// so that equal energies deviate by exactly 0.
 __device__ inline CandidateStatistics list_statistics(const CandidateStatistics* pieces, std::int64_t count) {
   struct Sums {
-    double x, v;
+    double x, v, count = 0;
   };
   const auto sum = [&](auto&& term) {
     Sums sums = {0, 0};
@@ -132,16 +132,17 @@ __device__ inline CandidateStatistics list_statistics(const CandidateStatistics*
       const CandidateStatistics piece = pieces[n];
       if (piece.count == 0) continue;
       const Sums terms = term(piece);
-      sums.x += terms.x;
-      sums.v += terms.v;
+      sums = {sums.x + terms.x, sums.v + terms.v, sums.count + terms.count};
     }
-    return Sums{warp_sum(sums.x), warp_sum(sums.v)};
+    return Sums{warp_sum(sums.x), warp_sum(sums.v), warp_sum(sums.count)};
   };
   using Piece = const CandidateStatistics&;
-  const double candidates = sum([](Piece piece) { return Sums{piece.count, 0}; }).x;
+  const Sums total = sum([](Piece piece) {
+    return Sums{piece.count * piece.x.mean, piece.count * piece.v.mean, piece.count};
+  });
+  const double candidates = total.count;
   if (candidates == 0) return {};
   const double share = 1 / candidates;
-  const Sums total = sum([](Piece piece) { return Sums{piece.count * piece.x.mean, piece.count * piece.v.mean}; });
   const Sums about = {total.x * share, total.v * share};
   const Sums rest = sum([about](Piece piece) {
     return Sums{piece.count * (piece.x.mean - about.x), piece.count * (piece.v.mean - about.v)};
