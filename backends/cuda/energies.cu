@@ -19,10 +19,9 @@ template <int together, class T>
 __device__ void write_gradients(const EnergyRows<T>& rows, unsigned block) {
   using Real = accumulator_t<T>;
   constexpr int n = vector_length<T>;
-  HeldRows<T, together, 2> held(rows, block);
+  const HeldRows<T, together, 2> held(rows, block);
   const accumulator_t<T>* const arrives = held.row(held.own_row()).norm;
   const double arriving = arrives != nullptr ? static_cast<double>(*arrives) : 0, norm = held.norm();
-  held.widen_again();
   const bool zero = norm == 0 || arrives == nullptr;
   const double factor = zero ? 0 : arriving / norm;
   // As a number of the type the factor could overflow, or lose digits, where the gradient does not.

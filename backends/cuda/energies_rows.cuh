@@ -144,19 +144,6 @@ class HeldRows {
     }
   }
 
-  /// Else the compiler keeps what it widened for the norm, in twice the registers of 16-bit elements.
-  __device__ void widen_again() {
-#ifndef DSALT_EMULATED
-#pragma unroll
-    for (int r = 0; r < together; ++r)
-#pragma unroll
-      for (int i = 0; i < per_row; ++i) {
-        uint4& word = held_[r][i].word[0];
-        asm volatile("" : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w));
-      }
-#endif
-  }
-
   /// The norm of the lane's own row. All lanes of the warp call it.
   __device__ double norm() const {
     constexpr Real low = sizeof(Real) == 8 ? Real(0x1p-900) : Real(0x1p-80);

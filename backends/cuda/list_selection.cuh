@@ -102,32 +102,29 @@ __device__ inline int count_in_warp(int count) {
 #endif
 }
 
-/// The largest numbers of `groups` groups in the lanes' registers: at least k of them reach the result, and hardly more
-/// do; -infinity where fewer than k are above that. For every lane of a warp.
-template <int groups, int threads, class T>
-__device__ T kth_of_groups(const T (&numbers)[threads], std::int64_t k) {
-  constexpr int per_lane = groups / 32;
-  T mine[per_lane], low = INFINITY, high = -INFINITY;
-#pragma unroll
-  for (int i = 0; i < per_lane; ++i) {
-    mine[i] = -INFINITY;
-#pragma unroll
-    for (int from = 0; from < threads; from += groups)
-      mine[i] = fmax(mine[i], numbers[from + i * 32 + threadIdx.x % 32]);
-    high = fmax(high, mine[i]);
-    if (mine[i] > static_cast<T>(-INFINITY)) low = fmin(low, mine[i]);
+/// At least k of the numbers reach the result, and hardly more do; -infinity where fewer than k are above that. For
+/// every lane of a warp. The numbers stay in shared memory: registers hold a tile meanwhile.
+template <int threads, class T>
+__device__ T kth_rounded_down(const T (&numbers)[threads], std::int64_t k) {
+  const int lane = threadIdx.x % 32;
+  T low = INFINITY, high = -INFINITY;
+#pragma unroll 8
+  for (int i = lane; i < threads; i += 32) {
+    const T number = numbers[i];
+    high = fmax(high, number);
+    if (number > static_cast<T>(-INFINITY)) low = fmin(low, number);
   }
-  const auto reaching = [&mine](T bound) {
+  const auto reaching = [&](T bound) {
     int count = 0;
-#pragma unroll
-    for (int i = 0; i < per_lane; ++i) count += mine[i] >= bound;
+#pragma unroll 8
+    for (int i = lane; i < threads; i += 32) count += numbers[i] >= bound;
     return count_in_warp(count);
   };
   low = -warp_max(-low);
   high = warp_max(high);
   int reached = low < static_cast<T>(INFINITY) ? reaching(low) : 0;
   if (reached < k) return -INFINITY;
-  const int enough = static_cast<int>(k + max(k / 8, std::int64_t{4}));
+  const std::int64_t enough = k + max(k / 8, std::int64_t{4});
   for (int round = 0; reached > enough && round < 64; ++round) {
     const T middle = low + (high - low) / 2;
     if (!(middle > low)) break;
@@ -138,13 +135,6 @@ __device__ T kth_of_groups(const T (&numbers)[threads], std::int64_t k) {
       high = middle;
   }
   return low;
-}
-
-/// Of a small k four threads are a group: the result is hardly lower, and found much sooner.
-template <int threads, class T>
-__device__ T kth_rounded_down(const T (&numbers)[threads], std::int64_t end, std::int64_t k) {
-  if (end > threads && k <= threads / 16) return kth_of_groups<threads / 4>(numbers, k);
-  return kth_of_groups<threads>(numbers, k);
 }
 
 /// The lists of a block, `count` from `first` on, of one sequence and head.
@@ -243,7 +233,7 @@ struct ListGroup {
     }
     __syncthreads();
     if (warp < count) {
-      const T kth = kth_rounded_down(memory[warp].highest, memory[warp].state.list.end, k);
+      const T kth = kth_rounded_down(memory[warp].highest, k);
       if (lane == 0) memory[warp].state.threshold = kth - memory[warp].state.rough.margin;
     }
     __syncthreads();

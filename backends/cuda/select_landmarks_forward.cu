@@ -137,7 +137,7 @@ void launch_lists(const Context& context, const char* operation, const Selection
     if (context.hopper())
       launch_clusters(context, operation, kernel, grid, 1, threads, shared_bytes, arguments...);
     else
-      launch(context, operation, kernel, dim3(static_cast<unsigned>(grid)), dim3(threads), shared_bytes, arguments...);
+      launch(context, operation, kernel, grid, dim3(threads), shared_bytes, arguments...);
   };
   launch_kernel(layout, x, v, pieces, device_view<const T, 1>(in.alpha_raw),
                 device_view<std::int32_t, 4>(out.landmarks), device_view<T, 4>(out.score),

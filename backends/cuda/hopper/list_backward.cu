@@ -9,7 +9,7 @@ template <class T, int kHead, int kRows>
 void run(const Context& context, ListBackwardParameters<T>& p) {
   p.tiles = list_tiles(p.call, kRows);
   const bool shared = share_list(p.call);
-  const auto blocks = static_cast<unsigned>(shared ? p.tiles.tiles : ceil_div(p.tiles.tiles, list_tile_threads / 32));
+  const std::int64_t blocks = shared ? p.tiles.tiles : ceil_div(p.tiles.tiles, list_tile_threads / 32);
   launch(context, "attention_backward",
          shared ? list_backward_kernel<T, kHead, kRows, true> : list_backward_kernel<T, kHead, kRows, false>, blocks,
          list_tile_threads, 0, p);

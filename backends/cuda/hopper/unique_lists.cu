@@ -142,7 +142,7 @@ UniqueLists::UniqueLists(const Context& context, const char* operation, const At
 CleanLists UniqueLists::prepare(const AttentionProblem& problem, const AttentionInputs& in) {
   if (sorted_) {
     const CleanLists clean = sorted_->prepare(problem, in);
-    launch(context_, operation_, pad_lists_kernel, static_cast<unsigned>(lists_), threads, 0, slots_, clean.count,
+    launch(context_, operation_, pad_lists_kernel, lists_, threads, 0, slots_, clean.count,
            const_cast<std::int32_t*>(clean.index));
     return clean;
   }
@@ -157,12 +157,12 @@ CleanLists UniqueLists::prepare(const AttentionProblem& problem, const Attention
                      problem.landmark_chunk.value_or(0),
                      problem.landmark_offset};
   if (slots_ <= warp_slots) {
-    launch(context_, operation_, unique_in_warp_kernel, static_cast<unsigned>(ceil_div(lists_, threads / 32)), threads,
+    launch(context_, operation_, unique_in_warp_kernel, ceil_div(lists_, threads / 32), threads,
            0, raw, index_.data(), slot_.data(), count_.data());
   } else {
     int bits = 1;
     while (std::int64_t{1} << bits < 2 * slots_) ++bits;
-    launch(context_, operation_, unique_by_hash_kernel, static_cast<unsigned>(lists_), threads,
+    launch(context_, operation_, unique_by_hash_kernel, lists_, threads,
            (std::size_t{2} << bits) * sizeof(std::int32_t), raw, bits, index_.data(), slot_.data(), count_.data());
   }
   return {index_.data(), slot_.data(), count_.data()};
