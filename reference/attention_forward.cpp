@@ -22,8 +22,8 @@ void ReferenceBackend::attention_forward(const AttentionProblem& problem, const 
     AttentionRow row(problem, sequence, sizes.hq, scale);
 
     for (std::int64_t g = 0; g < sizes.hkv; ++g) {
-      const Matrix k = load_matrix(sequence.k.select(0, g));
-      const Matrix v = load_matrix(sequence.v.select(0, g));
+      const Matrix k = key_matrix(sequence, sequence.k, g);
+      const Matrix v = key_matrix(sequence, sequence.v, g);
       for (std::int64_t h = g * group; h < (g + 1) * group; ++h) {
         for (std::int64_t i = 0; i < sequence.nq; ++i) {
           load_vector(sequence.q.select(0, h).select(0, i), q);

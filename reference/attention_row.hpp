@@ -78,6 +78,18 @@ class AttentionRow {
   double total_ = 0, lse_ = 0;
 };
 
+/// The keys or values of kv head g, [nk,D] or [nk,Dv]: `keys` is the sequence's k or v.
+inline Matrix key_matrix(const AttentionSequence& sequence, const TensorView& keys, std::int64_t g) {
+  if (!sequence.page_table.present()) return load_matrix(keys.select(0, g));
+  Matrix matrix(sequence.nk, keys.shape[3]);
+  RowVector row;
+  for (std::int64_t j = 0; j < sequence.nk; ++j) {
+    load_vector(sequence.key_row(keys, g, j), row);
+    matrix.row(j) = row;
+  }
+  return matrix;
+}
+
 /// 1/sqrt(D) when the problem gives none.
 inline double attention_scale(const AttentionProblem& problem, const AttentionSizes& sizes) {
   return problem.scale ? *problem.scale : 1 / std::sqrt(static_cast<double>(sizes.d));

@@ -10,33 +10,59 @@ namespace {
 
 /// Which keys (or values) are asked for while others are read: those a few KB further on and, from that far before the
 /// end on, the first ones of the kv head before, which is likely to be this thread's next and to begin where this one
-/// began. Distances are in bytes; 0 asks for nothing.
+/// began. Distances are in bytes; 0 asks for nothing. In pages a lane group has a distance of its own, from its first
+/// key: exact where pages are whole lane groups.
 class Ahead {
  public:
   Ahead(const Operand& operand, const Rows& view, std::int64_t kv_head, std::int64_t first_key, std::int64_t end_key)
-      : end_key_(end_key) {
+      : view_(view), kv_head_(kv_head), first_key_(first_key), end_key_(end_key), asks_(operand.in_place(view)) {
     const std::int64_t keys = distance_bytes / std::max<std::int64_t>(view.row_bytes(), 1);
     distance_ = std::clamp<std::int64_t>(keys / lane_group * lane_group, lane_group, tile);
-    if (!operand.in_place(view)) return;  // rows are copied first
+    if (!asks_ || view.paged()) return;  // not asked for: rows that are copied first
     token_bytes_ = view.token_bytes();
     if (kv_head > 0) next_head_ = first_key / 4 * 4 * token_bytes_ - view.head_bytes();
   }
-  std::int64_t within_head() const { return distance_ * token_bytes_; }
-  /// From key n to the first one of the next head.
-  std::int64_t to_next_head(std::int64_t n) const { return next_head_ == 0 ? 0 : next_head_ - n * token_bytes_; }
-  /// body(from, to, distance) for the two parts of keys [begin, end) behind `start`, whole lane groups first.
+  /// body(from, to, distance) for parts of the keys [begin, end) behind `start`, whole lane groups first.
   template <class Body>
   void split(std::int64_t start, int begin, int end, Body&& body) const {
+    if (view_.paged()) {
+      for (int from = begin; from < end; from += lane_group)
+        body(from, std::min(from + lane_group, end), within_pages(start + from));
+      return;
+    }
     const std::int64_t within = std::max<std::int64_t>(end_key_ - distance_ - (start + begin), 0);
     const std::int64_t groups = (within + lane_group - 1) / lane_group;
     const int middle = static_cast<int>(std::min<std::int64_t>(begin + groups * lane_group, end));
     if (begin < middle) body(begin, middle, within_head());
     if (middle < end) body(middle, end, to_next_head(start + middle));
   }
+  /// Of all keys from key `begin` on in a tile; `last`: of the tile that has the last one.
+  AheadOfGroups of_tile(std::int64_t begin, bool last) const {
+    AheadOfGroups distances;
+    for (std::int64_t& distance : distances.bytes) {
+      distance = view_.paged() ? within_pages(begin) : last ? to_next_head(begin) : within_head();
+      if (view_.paged()) begin += lane_group;
+    }
+    return distances;
+  }
 
  private:
+  std::int64_t within_head() const { return distance_ * token_bytes_; }
+  /// From key n to the first one of the next head.
+  std::int64_t to_next_head(std::int64_t n) const { return next_head_ == 0 ? 0 : next_head_ - n * token_bytes_; }
+  /// From key n to the key that is asked for.
+  std::int64_t within_pages(std::int64_t n) const {
+    const std::int64_t beyond = n + distance_ - end_key_;  // so far behind the last key
+    if (!asks_ || n >= end_key_ || (beyond >= 0 && kv_head_ == 0)) return 0;
+    const char* asked = beyond < 0 ? view_.address(kv_head_, n + distance_)
+                                   : view_.address(kv_head_ - 1, std::min(first_key_ + beyond, end_key_ - 1));
+    return reinterpret_cast<std::intptr_t>(asked) - reinterpret_cast<std::intptr_t>(view_.address(kv_head_, n));
+  }
+
   static constexpr std::int64_t distance_bytes = 8192;
-  std::int64_t end_key_, distance_, token_bytes_ = 0, next_head_ = 0;
+  const Rows& view_;
+  std::int64_t kv_head_, first_key_, end_key_, distance_, token_bytes_ = 0, next_head_ = 0;
+  bool asks_;
 };
 
 /// Keys [begin, end) behind `start`, begin a multiple of 4, and those of them that each row admits.
@@ -58,8 +84,8 @@ struct FewRowsPass {
   float* scores_of(int r) { return own.scores.get() + r * tile; }
 
   /// Folds keys [key_begin, key_end), whose masked scores are given row after row, into rows [row_begin, row_end) and
-  /// asks for what lies `ahead` bytes behind the values.
-  void fold(float* scores, int key_begin, int key_end, int row_begin, int row_end, std::int64_t ahead) {
+  /// asks for what lies `ahead` of the values.
+  void fold(float* scores, int key_begin, int key_end, int row_begin, int row_end, const AheadOfGroups& ahead) {
     const int count = key_end - key_begin, lanes = lanes_end(count);
     for (int r = row_begin; r < row_end; ++r) {
       std::fill(scores + r * tile + count, scores + r * tile + lanes, minus_infinity);
@@ -99,7 +125,7 @@ struct FewRowsPass {
           ask(pass.k, pass.kv_head, list, block + tile);
         else if (run.row_end < rows.count)
           ask(pass.k, pass.kv_head, list_of(rows.head[run.row_end], rows.query[run.row_end]), 0);
-        fold(scores_of(0), 0, count, run.row_begin, run.row_end, 0);
+        fold(scores_of(0), 0, count, run.row_begin, run.row_end, {});
       }
       own.out.fold(run.row_begin, run.row_end);
     }
@@ -117,10 +143,11 @@ struct FewRowsPass {
 
   /// Asks for a block of landmarks. They are far apart: a few rows side by side, line by line.
   void ask(const Rows& view, std::int64_t kv_head, const LandmarkList& list, int block) const {
-    const char* first = view.address(kv_head, 0);
-    const std::int64_t stride = view.token_bytes(), bytes = view.row_bytes();
-    for (int n = block; n < std::min(list.count, block + tile); ++n)
-      for (std::int64_t line = 0; line < bytes; line += 64) ask(first + list.index[n] * stride + line);
+    const std::int64_t bytes = view.row_bytes();
+    for (int n = block; n < std::min(list.count, block + tile); ++n) {
+      const char* row = view.address(kv_head, list.index[n]);
+      for (std::int64_t line = 0; line < bytes; line += 64) ask(row + line);
+    }
   }
 
   void keys_by_position() {
@@ -142,7 +169,7 @@ struct FewRowsPass {
         own.out.start_block(keys.start / tile, 0, rows.count);
         own.v.read(pass.v, pass.kv_head, keys.begin, keys.end, [&](int m) { return keys.start + m; });
         fold(scores_of(0) + n * rows.count * tile, keys.begin, keys.end, 0, rows.count,
-             last ? values_ahead.to_next_head(keys.start + keys.begin) : values_ahead.within_head());
+             values_ahead.of_tile(keys.start + keys.begin, last));
       }
     }
   }

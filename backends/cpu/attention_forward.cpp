@@ -212,7 +212,8 @@ void CpuBackend::attention_forward(const AttentionProblem& problem, const Attent
     const std::int64_t kv_head = local / tiles, begin = local % tiles * tile;
 
     TilePass pass{{kernels_, problem, sequence, lists, DropoutTile(kernels_, problem, b * sizes.hq),
-                   Rows(kernels_, sequence.q), Rows(kernels_, sequence.k), Rows(kernels_, sequence.v), kv_head,
+                   Rows(kernels_, sequence.q), Rows(kernels_, sequence.k, sequence.page_table),
+                   Rows(kernels_, sequence.v, sequence.page_table), kv_head,
                    *scratch[static_cast<std::size_t>(omp_get_thread_num())]}};
     const int count = static_cast<int>(std::min<std::int64_t>(tile, rows - begin));
     const Rows out(kernels_, sequence.query_rows(outputs.out, sizes.packed));

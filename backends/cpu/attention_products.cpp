@@ -116,16 +116,25 @@ bool Products::row_softmax(float* s, int r, int count, SoftmaxRows& state) {
 }
 
 void Products::row_sums(const float* w, Operand& values, int key_begin, int key_end, int row_begin, int row_end,
-                        std::int64_t ahead, RowSums& out) {
+                        const AheadOfGroups& ahead, RowSums& out) {
   const int keys = key_end - key_begin, rows = row_end - row_begin;
-  if (!pairs_) {
-    kernels_.row_accumulate(w + row_begin * tile, tile, values.rows_ + key_begin, keys, values.width_, ahead,
-                            out.running() + row_begin, rows);
-    return;
+  float* const* sums = out.running() + row_begin;
+  bool exceptional = false;
+  // The kernels add key by key to the running sums, so that the bits are the same however many they get at a time.
+  for (int begin = 0, end; begin < keys; begin = end) {
+    const std::int64_t bytes = ahead.bytes[begin / lane_group];
+    end = begin + lane_group;
+    while (end < keys && ahead.bytes[end / lane_group] == bytes) end += lane_group;
+    end = std::min(end, keys);
+    if (!pairs_)
+      kernels_.row_accumulate(w + row_begin * tile + begin, tile, values.rows_ + key_begin + begin, end - begin,
+                              values.width_, bytes, sums, rows);
+    else if (kernels_.row_accumulate_pairs(weights_.get() + (row_begin * tile + begin) / 2, tile / 2,
+                                           values.narrow_ + key_begin + begin, end - begin, values.channels_, bytes,
+                                           sums, rows))
+      exceptional = true;
   }
-  if (!kernels_.row_accumulate_pairs(weights_.get() + row_begin * tile / 2, tile / 2, values.narrow_ + key_begin, keys,
-                                     values.channels_, ahead, out.running() + row_begin, rows))
-    return;
+  if (!exceptional) return;
   values.read_exceptional(key_begin, key_end);
   kernels_.accumulate_compensated(w + row_begin * tile, 1, tile, values.rows_ + key_begin, keys, values.width_,
                                   out.compensated(row_begin, row_end), out.lo_offset(), rows, false);

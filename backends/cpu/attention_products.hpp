@@ -26,17 +26,13 @@ class Operand {
   /// Rows [begin, end) become tokens token_of(begin), ...
   template <class TokenOf>
   void read(const Rows& view, std::int64_t head, int begin, int end, TokenOf&& token_of) {
-    if (pairs_ && in_place(view)) {
-      const std::uint16_t* first = view.at<std::uint16_t>(head, 0);
-      const std::int64_t stride = view.token_stride();
-      for (int n = begin; n < end; ++n) narrow_[n] = first + token_of(n) * stride;
-    } else if (pairs_)
+    if (pairs_ && in_place(view))
+      view.addresses(head, begin, end, token_of, narrow_);
+    else if (pairs_)
       for (int n = begin; n < end; ++n) narrow_[n] = view.read_bits(head, token_of(n), bits_.get() + n * width_);
-    else if (in_place(view)) {
-      const float* first = view.at<float>(head, 0);
-      const std::int64_t stride = view.token_stride();
-      for (int n = begin; n < end; ++n) rows_[n] = first + token_of(n) * stride;
-    } else
+    else if (in_place(view))
+      view.addresses(head, begin, end, token_of, rows_);
+    else
       for (int n = begin; n < end; ++n) rows_[n] = view.read_padded(head, token_of(n), buffer_.get() + n * width_);
   }
   /// Whether rows of the view are read where they lie.
@@ -125,6 +121,11 @@ struct SoftmaxRows {
   alignas(64) float m[tile], sum[tile], sum_lo[tile], rounded[tile], rounded_lo[tile], alpha[tile];
 };
 
+/// What is asked for while values are read: so many bytes behind those of each lane group (0: nothing).
+struct AheadOfGroups {
+  std::int64_t bytes[tile / lane_group] = {};
+};
+
 /// One thread's products. A weight tile is [key][lane]; regions of it start at multiples of 4 keys. Where `rows` are
 /// named, whole lane groups around them may be computed.
 class Products {
@@ -148,15 +149,16 @@ class Products {
   std::uint32_t* key_pairs() { return weights_.get(); }
 
   // The same three steps of few rows with the keys in the lanes; key key_begin is in lane 0, row stride is `tile`. Keys
-  // and values `ahead` bytes behind those are asked for (0: none).
+  // `ahead` bytes behind those are asked for (0: none), and values likewise.
   /// s[row - row_begin][key - key_begin] = scale <keys[key], packed[row]>, and any numbers up to whole lane groups.
   void row_scores(Packed& packed, const Operand& keys, int key_begin, int key_end, int row_begin, int row_end,
                   std::int64_t ahead, float* s) const;
   /// Row r of s by Kernels::row_softmax or row_softmax_pairs.
   bool row_softmax(float* s, int r, int count, SoftmaxRows& state);
-  /// out[row] += sum over keys of w[row][key - key_begin] values[key]; values need no prepare_sums.
+  /// out[row] += sum over keys of w[row][key - key_begin] values[key]; values need no prepare_sums. Lane groups count
+  /// from key_begin.
   void row_sums(const float* w, Operand& values, int key_begin, int key_end, int row_begin, int row_end,
-                std::int64_t ahead, RowSums& out);
+                const AheadOfGroups& ahead, RowSums& out);
 
   /// The same towards keys: (hi, lo)[key] += sum over rows of w[key][row] values[row] by
   /// Kernels::accumulate_compensated. row_begin is a multiple of lane_group, and lanes of the last group beyond row_end

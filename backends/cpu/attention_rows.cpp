@@ -8,9 +8,12 @@ namespace dsalt::internal {
 void Rows::prefetch(std::int64_t head, std::int64_t begin, std::int64_t end) const {
   if (view_.strides[2] != 1) return;
   const std::int64_t bytes = row_bytes(), step = token_bytes();
-  const char* row = view_.at<char>(0) + head * head_bytes() + begin * step;
-  for (std::int64_t token = begin; token < end; ++token, row += step)
-    for (std::int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(row + line, 0, 2);
+  for (std::int64_t token = begin, run; token < end; token += run) {
+    run = paged() ? std::min(end - token, page_rows_ - token % page_rows_) : end - token;
+    const char* row = address(head, token);
+    for (std::int64_t n = 0; n < run; ++n, row += step)
+      for (std::int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(row + line, 0, 2);
+  }
 }
 
 void prefetch_row_values(const TensorView& view, std::int64_t head, std::int64_t begin, std::int64_t end) {

@@ -18,6 +18,17 @@ inline int lanes_end(int row) { return (row + lane_group - 1) / lane_group * lan
 class Rows {
  public:
   Rows(const Kernels& kernels, const TensorView& view) : kernels_(kernels), view_(view) {}
+  /// Rows to be read: with a page table the view is [heads, pages, rows, channels], and row t % rows of the page that
+  /// entry t / rows names is token t.
+  Rows(const Kernels& kernels, const TensorView& view, const TensorView& page_table) : Rows(kernels, view) {
+    if (!page_table.present()) return;
+    table_ = page_table;
+    page_rows_ = view.shape[2];
+    page_stride_ = view.strides[1];
+    view_.rank = 3;  // not select(), since there may be no page
+    view_.shape = {view.shape[0], view.shape[2], view.shape[3]};
+    view_.strides = {view.strides[0], view.strides[2], view.strides[3]};
+  }
   std::int64_t channels() const { return view_.shape[2]; }
 
   /// The row's first element, for rows that are contiguous and of that type.
@@ -29,11 +40,28 @@ class Rows {
     return view_.at<char>(offset(head, token) * static_cast<std::int64_t>(size_of(view_.dtype)));
   }
   std::int64_t row_bytes() const { return channels() * static_cast<std::int64_t>(size_of(view_.dtype)); }
-  std::int64_t token_stride() const { return view_.strides[1]; }  // in elements
-  std::int64_t token_bytes() const { return token_stride() * static_cast<std::int64_t>(size_of(view_.dtype)); }
+  bool paged() const { return page_rows_ > 0; }
+  /// Of tokens that are not paged.
+  std::int64_t token_bytes() const { return view_.strides[1] * static_cast<std::int64_t>(size_of(view_.dtype)); }
   std::int64_t head_bytes() const { return view_.strides[0] * static_cast<std::int64_t>(size_of(view_.dtype)); }
   /// Whether every row is contiguous float32 of whole lane groups.
   bool in_place() const { return view_.dtype == DType::f32 && view_.strides[2] == 1 && channels() % lane_group == 0; }
+  /// to[n] = at<T>(head, token_of(n)), n in [begin, end).
+  template <class T, class TokenOf>
+  void addresses(std::int64_t head, int begin, int end, TokenOf&& token_of, const T** to) const {
+    const std::int64_t stride = view_.strides[1];
+    std::int64_t run_begin = 0, run_end = paged() ? 0 : INT64_MAX;  // tokens `stride` apart, from `first` on
+    const T* first = paged() ? nullptr : at<T>(head, 0);
+    for (int n = begin; n < end; ++n) {
+      const std::int64_t token = token_of(n);
+      if (token < run_begin || token >= run_end) {
+        run_begin = token / page_rows_ * page_rows_;
+        run_end = run_begin + page_rows_;
+        first = at<T>(head, run_begin);
+      }
+      to[n] = first + (token - run_begin) * stride;
+    }
+  }
   /// Asks for rows [begin, end) before they are needed: tiles are met in an order that the processor does not foresee.
   void prefetch(std::int64_t head, std::int64_t begin, std::int64_t end) const;
 
@@ -51,10 +79,14 @@ class Rows {
 
  private:
   std::int64_t offset(std::int64_t head, std::int64_t token) const {
-    return head * view_.strides[0] + token * view_.strides[1];
+    if (!paged()) return head * view_.strides[0] + token * view_.strides[1];
+    const std::int64_t entry = token / page_rows_, page = *table_.at<std::int32_t>(entry * table_.strides[0]);
+    return page * page_stride_ + head * view_.strides[0] + (token - entry * page_rows_) * view_.strides[1];
   }
   const Kernels& kernels_;
-  TensorView view_;
+  TensorView view_;  // paged: of page 0
+  TensorView table_;
+  std::int64_t page_rows_ = 0, page_stride_ = 0;  // 0 rows: not paged
 };
 
 /// Asks for values [begin, end) of a head of a [heads, tokens] view, whether or not they exist.

@@ -5,6 +5,9 @@
 // (attention_blocks.cuh) and keeps the scores of one block in registers. A block's values are on their way while its
 // scores are computed, the next block's keys during the softmax. A row's bits depend on its own keys only: run, batch,
 // prefill.
+#include <optional>
+
+#include "attention_pages.cuh"
 #include "attention_rows.cuh"
 #include "cuda_backend.hpp"
 #include "hopper/dense_call.cuh"
@@ -238,15 +241,18 @@ __global__ void __launch_bounds__(attention_threads)
 
 }  // namespace
 
-void CudaBackend::attention_forward(const AttentionProblem& problem, const AttentionInputs& inputs,
+void CudaBackend::attention_forward(const AttentionProblem& problem, const AttentionInputs& given,
                                     const AttentionOutputs& outputs) {
   const CurrentDevice current(context_.device);
+  constexpr const char* operation = "attention_forward";
+  std::optional<GatheredPages> pages;
+  if (given.page_table.present()) pages.emplace(context_, operation, given);
+  const AttentionInputs& inputs = pages ? pages->inputs() : given;
   if (hopper::takes_dense(context_, problem, inputs)) return hopper::dense_forward(context_, problem, inputs, outputs);
   if (hopper::takes_sparse_forward(context_, problem, inputs))
     return hopper::sparse_forward(context_, problem, inputs, outputs);
   if (hopper::takes_list_forward(context_, problem, inputs))
     return hopper::list_forward(context_, problem, inputs, outputs);
-  constexpr const char* operation = "attention_forward";
   LandmarkLists lists(context_, operation, inputs);
   const CleanLists clean = lists.prepare(problem, inputs);
   for_floating(inputs.q.dtype, [&](auto tag) {

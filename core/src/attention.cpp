@@ -1,6 +1,7 @@
 // Validation and dispatch of attention and merge; the numbers are made in the backends' files of the same name.
 #include "dsalt/attention.hpp"
 
+#include <array>
 #include <cmath>
 
 #include "dsalt/errors.hpp"
@@ -48,17 +49,47 @@ void check_options(const AttentionProblem& problem, const AttentionInputs& in) {
     refuse("dropout_p", internal::number(problem.dropout->p), "a probability from 0 to 1");
 }
 
+/// Of what a table names, the entries that are read: those of pages that hold keys.
+void check_pages(const AttentionInputs& in, std::int64_t batch) {
+  const std::int64_t pages = in.k.shape[0], page = in.k.shape[2];
+  for (std::int64_t b = 0; b < batch; ++b) {
+    const TensorView row = in.page_table.select(0, b);
+    const std::int64_t used = ceil_div(internal::load_i32(in.k_lengths, b), page);
+    for (std::int64_t m = 0; m < used; ++m)
+      if (const std::int32_t entry = internal::load_i32(row, m); entry < 0 || entry >= pages)
+        refuse("page_table", std::to_string(entry) + " at " + shape_string(std::array<std::int64_t, 2>{b, m}),
+               "one of the " + std::to_string(pages) + " pages of k in the first " + std::to_string(used) +
+                   " entries of this row");
+  }
+}
+
+void check_cache(const Backend& backend, const AttentionInputs& in, const AttentionSizes& n) {
+  if (in.page_table.present()) {
+    Argument{"page_table", in.page_table}.rank(2, "[B,M]").dtype(DType::i32).on(backend);
+    Argument{"page_table", in.page_table}.shape({n.batch, in.page_table.shape[1]}, "[B,M]");
+  }
+  if (in.k_lengths.present())
+    internal::check_int32_values({"k_lengths", in.k_lengths}, backend, n.batch, "[B]", 0, n.nk);
+  if (in.page_table.present() && on_host(in.page_table)) check_pages(in, n.batch);
+}
+
 AttentionSizes check_qkv(const Backend& backend, const AttentionInputs& in) {
-  const bool packed = in.cu_seqlens_q.present() || in.cu_seqlens_k.present();
+  const bool packed = in.cu_seqlens_q.present() || in.cu_seqlens_k.present(), paged = in.page_table.present();
   if (packed) {
     Argument{"cu_seqlens_q", in.cu_seqlens_q}.present();
     Argument{"cu_seqlens_k", in.cu_seqlens_k}.present();
     if (in.k_lengths.present()) refuse("k_lengths", to_string(in.k_lengths), "none together with cu_seqlens");
+    if (paged) refuse("page_table", to_string(in.page_table), "none together with cu_seqlens");
   }
+  if (paged && !in.k_lengths.present()) refuse("k_lengths", "nothing", "the keys of each sequence beside page_table");
   const int rank = packed ? 3 : 4;
   Argument{"q", in.q}.rank(rank, packed ? "[Rq,Hq,D]" : "[B,Hq,Nq,D]").floating().on(backend);
-  Argument{"k", in.k}.rank(rank, packed ? "[Rk,Hkv,D]" : "[B,Hkv,Nk,D]").dtype(in.q.dtype).on(backend);
-  Argument{"v", in.v}.rank(rank, packed ? "[Rk,Hkv,Dv]" : "[B,Hkv,Nk,Dv]").dtype(in.q.dtype).on(backend);
+  const std::string_view k_symbols = packed ? "[Rk,Hkv,D]" : paged ? "[P,Hkv,page,D]" : "[B,Hkv,Nk,D]";
+  const std::string_view v_symbols = packed ? "[Rk,Hkv,Dv]" : paged ? "[P,Hkv,page,Dv]" : "[B,Hkv,Nk,Dv]";
+  Argument{"k", in.k}.rank(rank, k_symbols).dtype(in.q.dtype).on(backend);
+  Argument{"v", in.v}.rank(rank, v_symbols).dtype(in.q.dtype).on(backend);
+  if (paged && in.k.shape[2] < 1) refuse("k", to_string(in.k), "pages of at least one row: " + std::string(k_symbols));
+  if (paged) Argument{"page_table", in.page_table}.rank(2, "[B,M]");
   if (packed) {
     internal::check_cu_seqlens({"cu_seqlens_q", in.cu_seqlens_q}, backend, in.q.shape[0]);
     internal::check_cu_seqlens({"cu_seqlens_k", in.cu_seqlens_k}, backend, in.k.shape[0]);
@@ -71,13 +102,13 @@ AttentionSizes check_qkv(const Backend& backend, const AttentionInputs& in) {
   if (n.hq < 1 || n.hq % n.hkv != 0)
     refuse("q", to_string(in.q), "query heads Hq in a multiple of the " + std::to_string(n.hkv) + " key heads Hkv");
   if (packed) {
-    Argument{"k", in.k}.shape({n.nk, n.hkv, n.d}, "[Rk,Hkv,D]");
-    Argument{"v", in.v}.shape({n.nk, n.hkv, n.dv}, "[Rk,Hkv,Dv]");
+    Argument{"k", in.k}.shape({n.nk, n.hkv, n.d}, k_symbols);
+    Argument{"v", in.v}.shape({n.nk, n.hkv, n.dv}, v_symbols);
   } else {
-    Argument{"k", in.k}.shape({n.batch, n.hkv, n.nk, n.d}, "[B,Hkv,Nk,D]");
-    Argument{"v", in.v}.shape({n.batch, n.hkv, n.nk, n.dv}, "[B,Hkv,Nk,Dv]");
-    if (in.k_lengths.present())
-      internal::check_int32_values({"k_lengths", in.k_lengths}, backend, n.batch, "[B]", 0, n.nk);
+    const std::int64_t blocks = paged ? in.k.shape[0] : n.batch, rows = paged ? in.k.shape[2] : n.nk;
+    Argument{"k", in.k}.shape({blocks, n.hkv, rows, n.d}, k_symbols);
+    Argument{"v", in.v}.shape({blocks, n.hkv, rows, n.dv}, v_symbols);
+    check_cache(backend, in, n);
   }
   return n;
 }
@@ -208,6 +239,9 @@ void attention_forward(Backend& backend, const AttentionProblem& problem, const 
 
 void attention_backward(Backend& backend, const AttentionProblem& problem, const AttentionInputs& inputs,
                         const AttentionSaved& saved, const AttentionGradients& gradients) {
+  if (inputs.page_table.present())
+    refuse("page_table", to_string(inputs.page_table),
+           "none in the backward pass: a paged cache is for the forward one");
   const AttentionSizes n = check_inputs(backend, problem, inputs);
   check_out(backend, inputs, n, "out", saved.out);
   check_lse(backend, inputs, n, "lse", saved.lse);

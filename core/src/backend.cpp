@@ -27,6 +27,8 @@ std::string_view name_of(Operation operation) {
 Backend::~Backend() = default;
 
 Support Backend::supports(const AttentionProblem&, const AttentionInputs& inputs, Direction direction) const {
+  if (inputs.page_table.present() && direction == Direction::backward)
+    return Support::no("a paged cache (page_table) has no backward pass");
   return supports(Operation::attention, direction, inputs.q.dtype);
 }
 

@@ -19,7 +19,7 @@ struct SparseCall {
   Tensor v = Tensor::zeros({2, 2, 7, 3}, DType::f32), window = Tensor::zeros({2, 4, 6}, DType::f32);
   Tensor landmarks = Tensor::zeros({2, 1, 3, 5}, DType::i32), weight = Tensor::zeros({2, 1, 3, 5}, DType::f32);
   Tensor out = Tensor::zeros({2, 4, 6, 3}, DType::f32), lse = Tensor::zeros({2, 4, 6}, DType::f32);
-  AttentionInputs inputs{q, k, v, window, landmarks, weight, {}, {}, {}};
+  AttentionInputs inputs{q, k, v, window, landmarks, weight, {}, {}, {}, {}};
   AttentionOutputs outputs{out, lse};
 
   SparseCall() {
@@ -131,7 +131,7 @@ BOOST_AUTO_TEST_CASE(lengths) {
   const auto backend = make_backend("reference");
   const Tensor rows = Tensor::zeros({4, 1, 2}, DType::f32);
   const auto packed = [&](std::initializer_list<std::int32_t> q, std::initializer_list<std::int32_t> k) {
-    AttentionInputs in{rows, rows, rows, {}, {}, {}, {}, {}, {}};
+    AttentionInputs in{rows, rows, rows, {}, {}, {}, {}, {}, {}, {}};
     in.cu_seqlens_q = TensorView::of(std::data(q), {static_cast<std::int64_t>(q.size())});
     in.cu_seqlens_k = TensorView::of(std::data(k), {static_cast<std::int64_t>(k.size())});
     attention_forward(*backend, {}, in, {Tensor::zeros({4, 1, 2}, DType::f32), {}});
@@ -142,6 +142,75 @@ BOOST_AUTO_TEST_CASE(lengths) {
   check_refused([&] { packed({0, 4}, {0, 5}); }, "cu_seqlens_k", "4 rows");
   check_refused([&] { packed({0, 4}, {0, 2, 4}); }, "cu_seqlens_k", "shape of cu_seqlens_q");
   check_refused([&] { packed({}, {}); }, "cu_seqlens_q", "at least one entry");
+}
+
+BOOST_AUTO_TEST_CASE(page_tables) {
+  const auto backend = make_backend("reference");
+  const Tensor q = Tensor::zeros({2, 4, 3, 8}, DType::f32), out = Tensor::zeros({2, 4, 3, 5}, DType::f32);
+  const Tensor k = Tensor::zeros({6, 2, 4, 8}, DType::f32), v = Tensor::zeros({6, 2, 4, 5}, DType::f32);
+  std::int32_t entries[] = {5, 0, 3, 3, 1, 6}, lengths[] = {12, 8}, cu[] = {0, 1, 2};
+  const auto attend = [&](const auto& spoil) {
+    AttentionInputs in;
+    in.q = q, in.k = k, in.v = v;
+    in.k_lengths = TensorView::of(lengths, {2});
+    in.page_table = TensorView::of(entries, {2, 3});
+    spoil(in);
+    attention_forward(*backend, {}, in, {out, {}});
+  };
+  const auto refused = [&](const char* name, const char* need, const auto& spoil) {
+    check_refused([&] { attend(spoil); }, name, need);
+  };
+  BOOST_CHECK_NO_THROW(attend([](AttentionInputs&) {}));  // the 6 is not read
+  refused("k_lengths", "beside page_table", [](AttentionInputs& in) { in.k_lengths = {}; });
+  refused("page_table", "rank 2 [B,M]", [](AttentionInputs& in) { in.page_table = in.page_table.select(0, 0); });
+  refused("page_table", "[B,M] = [2,3]", [](AttentionInputs& in) { in.page_table = in.page_table.narrow(0, 0, 1); });
+  refused("page_table", "int32", [](AttentionInputs& in) { in.page_table.dtype = DType::f32; });
+  refused("page_table", "cuda:0", [](AttentionInputs& in) { in.page_table.device = {DeviceType::cuda, 0}; });
+  refused("page_table", "none together", [&](AttentionInputs& in) {
+    in.cu_seqlens_q = in.cu_seqlens_k = TensorView::of(cu, {3});
+    in.k_lengths = {};
+  });
+  refused("k", "[P,Hkv,page,D] = [6,2,4,8]", [](AttentionInputs& in) { in.k.shape[3] = 4; });
+  refused("v", "[P,Hkv,page,Dv] = [6,2,4,5]", [](AttentionInputs& in) { in.v.shape[0] = 5; });
+  refused("v", "[P,Hkv,page,Dv] = [6,2,4,5]", [](AttentionInputs& in) { in.v.shape[2] = 3; });
+  refused("k", "at least one row", [](AttentionInputs& in) { in.k.shape[2] = in.v.shape[2] = 0; });
+  lengths[0] = 13;
+  refused("k_lengths", "13 at entry 0", [](AttentionInputs&) {});
+  refused("k_lengths", "from 0 to 12", [](AttentionInputs&) {});
+  lengths[0] = 12, lengths[1] = 9;
+  refused("page_table", "6 at [1,2]", [](AttentionInputs&) {});
+  refused("page_table", "one of the 6 pages of k in the first 3 entries", [](AttentionInputs&) {});
+  lengths[1] = 8, entries[1] = -1;
+  refused("page_table", "-1 at [0,1]", [](AttentionInputs&) {});
+  lengths[0] = 4;
+  BOOST_CHECK_NO_THROW(attend([](AttentionInputs&) {}));
+
+  AttentionInputs in;
+  in.q = q, in.k = k, in.v = v;
+  in.k_lengths = TensorView::of(lengths, {2});
+  in.page_table = TensorView::of(entries, {2, 3});
+  const Tensor lse = Tensor::zeros({2, 4, 3}, DType::f32), dq = Tensor::zeros({2, 4, 3, 8}, DType::f32);
+  check_refused(
+      [&] {
+        attention_backward(*backend, {}, in, {out, lse, out, {}}, {dq, {}, {}, {}, {}});
+      },
+      "page_table", "none in the backward pass");
+  BOOST_CHECK(backend->supports({}, in, Direction::forward));
+  BOOST_CHECK(!backend->supports({}, in, Direction::backward));
+}
+
+BOOST_AUTO_TEST_CASE(room_of_a_page_table) {
+  std::int32_t entry = 0, length = 1;
+  const Tensor q = Tensor::zeros({1, 1, 1, 1}, DType::f32), k = Tensor::zeros({1, 1, 2, 1}, DType::f32);
+  AttentionInputs in;
+  in.q = q, in.k = in.v = k;
+  in.k_lengths = TensorView::of(&length, {1});
+  in.page_table = TensorView::of(&entry, {1, 1});
+  in.page_table.shape[1] = std::numeric_limits<std::int64_t>::max();  // a broadcast: M page is no 64-bit number
+  in.page_table.strides[1] = 0;
+  const Tensor out = Tensor::zeros({1, 1, 1, 1}, DType::f32);
+  const auto backend = make_backend("reference");
+  BOOST_CHECK_NO_THROW(attention_forward(*backend, {}, in, {out, {}}));
 }
 
 BOOST_AUTO_TEST_CASE(gradients_need_something_to_belong_to) {

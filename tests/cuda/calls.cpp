@@ -154,6 +154,18 @@ void add_attentions(Maker& make) {
   const AttentionOutputs out{make.out({3, 4, 1, d}), make.out({3, 4, 1}, make.statistics())};
   make.done("attention_forward (decode)", [=](Backend& b) { attention_forward(b, decode, in, out); });
 
+  const AttentionInputs pages = [&] {
+    AttentionInputs cache;
+    cache.q = make.in({3, 4, 1, d});
+    cache.k = make.in({7, 2, 16, d});
+    cache.v = make.in({7, 2, 16, d});
+    cache.k_lengths = make.in_i32({3}, {48, 17, 0});
+    cache.page_table = make.in_i32({3, 3}, {6, 0, 3, 6, 2, 0, 0, 0, 0});
+    return cache;
+  }();
+  const AttentionOutputs paged{make.out({3, 4, 1, d}), make.out({3, 4, 1}, make.statistics())};
+  make.done("attention_forward (paged)", [=](Backend& b) { attention_forward(b, decode, pages, paged); });
+
   const MergeInputs parts{make.in({2, 50, d}), make.in({2, 50}, make.statistics()), make.in({2, 50, d}),
                           make.in({2, 50}, make.statistics())};
   const AttentionOutputs whole{make.out({2, 50, d}), make.out({2, 50}, make.statistics())};

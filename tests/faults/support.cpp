@@ -142,7 +142,7 @@ void check_all(const TensorView& actual, double value) {
 }
 
 AttentionInputs Call::inputs() const {
-  return {q, k, v, window, landmarks, landmark_log_weight, cu_seqlens_q, cu_seqlens_k, k_lengths};
+  return {q, k, v, window, landmarks, landmark_log_weight, cu_seqlens_q, cu_seqlens_k, k_lengths, {}};
 }
 
 Call one_head(Mask mask, std::int64_t nq, const std::vector<double>& v, DType dtype) {

@@ -107,7 +107,8 @@ class FarBackend : public Backend {
             near(in.landmark_log_weight),
             near(in.cu_seqlens_q),
             near(in.cu_seqlens_k),
-            near(in.k_lengths)};
+            near(in.k_lengths),
+            near(in.page_table)};
   }
 
   std::unique_ptr<Backend> inner_;

@@ -211,7 +211,7 @@ class FakeDevice : public verification::ForwardingBackend {
   }
   AttentionInputs real(AttentionInputs in) const {
     for (TensorView* view : {&in.q, &in.k, &in.v, &in.window, &in.landmarks, &in.landmark_log_weight, &in.cu_seqlens_q,
-                             &in.cu_seqlens_k, &in.k_lengths})
+                             &in.cu_seqlens_k, &in.k_lengths, &in.page_table})
       *view = real(*view);
     return in;
   }

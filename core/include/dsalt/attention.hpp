@@ -4,6 +4,9 @@
 //   padded   q [B,Hq,Nq,D]   k [B,Hkv,Nk,D]   v [B,Hkv,Nk,Dv]     row tensors [B,Hq,Nq], window [B,Hw,Nq]
 //   packed   q [Rq,Hq,D]     k [Rk,Hkv,D]     v [Rk,Hkv,Dv]       row tensors [Rq,Hq],   window [Rq,Hw]
 // In the packed form each of the S sequences named by cu_seqlens is its own problem, and B below means S.
+//
+// A KV cache is the padded form with k_lengths. A paged one keeps its keys in pools of P pages, with k [P,Hkv,page,D]
+// and v [P,Hkv,page,Dv] instead: key j of sequence b is row j % page of page page_table[b, j / page].
 #pragma once
 
 #include <cstdint>
@@ -59,6 +62,7 @@ struct AttentionInputs {
   TensorView cu_seqlens_q;         // packed: int32 [S+1]
   TensorView cu_seqlens_k;         // packed: int32 [S+1]
   TensorView k_lengths;            // padded, optional: int32 [B] valid keys of a KV cache
+  TensorView page_table;           // paged, with k_lengths: int32 [B,M], values in [0,P) where a sequence has keys
 };
 
 struct AttentionOutputs {
@@ -86,7 +90,8 @@ struct AttentionGradients {
 DSALT_API void attention_forward(Backend& backend, const AttentionProblem& problem, const AttentionInputs& inputs,
                                  const AttentionOutputs& outputs);
 
-/// Gradients of <dout, out> + <dlse, lse>. Throws InvalidArgument, Unsupported, DeviceError.
+/// Gradients of <dout, out> + <dlse, lse>. Throws InvalidArgument (also for a page_table: a paged cache has the forward
+/// pass only), Unsupported, DeviceError.
 DSALT_API void attention_backward(Backend& backend, const AttentionProblem& problem, const AttentionInputs& inputs,
                                   const AttentionSaved& saved, const AttentionGradients& gradients);
 

@@ -87,7 +87,8 @@ class DSALT_API Backend {
 
   /// Whether the operation runs on main inputs of this dtype.
   virtual Support supports(Operation operation, Direction direction, DType dtype) const = 0;
-  /// The same for one attention call, where shapes and options may matter; by default only the dtype does.
+  /// The same for one attention call, where shapes and options may matter; by default only the dtype does, and
+  /// no backend goes backward through a page table.
   virtual Support supports(const AttentionProblem& problem, const AttentionInputs& inputs, Direction direction) const;
 
   // Memory of this device. The defaults serve host backends. Copies are ordered with the backend's work.

@@ -61,6 +61,19 @@ struct Rows {
   explicit Rows(const TensorView& view) {
     if (view.present()) array = dense(view);
   }
+  /// The sequence's k or v: through its page table where there is one.
+  Rows(const AttentionSequence& sequence, const TensorView& keys) {
+    if (!sequence.page_table.present()) {
+      array = dense(keys);
+      return;
+    }
+    array.shape = {keys.shape[0], sequence.nk, keys.shape[3]};
+    for (std::int64_t g = 0; g < keys.shape[0]; ++g)
+      for (std::int64_t j = 0; j < sequence.nk; ++j) {
+        const Array row = dense(sequence.key_row(keys, g, j));
+        array.data.insert(array.data.end(), row.data.begin(), row.data.end());
+      }
+  }
   bool present() const { return !array.shape.empty(); }
   std::int64_t width() const { return array.shape.size() == 3 ? array.shape[2] : 1; }
   const double* operator()(std::int64_t h, std::int64_t i) const {
@@ -99,8 +112,8 @@ class SequenceCondition {
         condition_(condition),
         packed_(call.attention_inputs.cu_seqlens_q.present()),
         q_(sequence.q),
-        k_(sequence.k),
-        v_(sequence.v),
+        k_(sequence, sequence.k),
+        v_(sequence, sequence.v),
         dout_(sequence.query_rows(call.attention_saved.dout, packed_)),
         dlse_(sequence.query_rows(call.attention_saved.dlse, packed_)),
         mask_{problem_, sequence},

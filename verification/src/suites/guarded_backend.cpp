@@ -24,6 +24,7 @@ AttentionInputs guarded(const AttentionInputs& inputs, Guards& guards) {
   guards.input(in.cu_seqlens_q, "cu_seqlens_q");
   guards.input(in.cu_seqlens_k, "cu_seqlens_k");
   guards.input(in.k_lengths, "k_lengths");
+  guards.input(in.page_table, "page_table");
   return in;
 }
 

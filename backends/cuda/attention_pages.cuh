@@ -1,0 +1,35 @@
+// A paged cache as a contiguous one: docs/semantics.md, "Paged cache".
+#pragma once
+
+#include "context.hpp"
+#include "dsalt/attention.hpp"
+#include "vectors.cuh"
+
+namespace dsalt::cuda {
+
+/// The keys and values that a call's page table names, copied in stream order to [B,Hkv,Nk,D] and [B,Hkv,Nk,Dv] with
+/// Nk = M page: every kernel that takes k_lengths takes these. The copies live as long as this object.
+class GatheredPages {
+ public:
+  GatheredPages(const Context& context, const char* operation, const AttentionInputs& inputs);
+  /// The call with the copies and without the page table.
+  const AttentionInputs& inputs() const { return inputs_; }
+
+ private:
+  /// [B,Hkv,Nk,E] with rows of whole vectors.
+  struct Copy {
+    TensorView view;
+    std::int64_t pitch, elements;
+  };
+  Copy copy_of(const TensorView& pool) const;
+  void gather(const TensorView& pool, const TensorView& table, Copy& copy, unsigned char* memory);
+
+  const Context& context_;
+  const char* operation_;
+  AttentionInputs inputs_;
+  std::int64_t nk_;
+  Copy k_, v_;
+  Scratch<unsigned char> k_memory_, v_memory_;
+};
+
+}  // namespace dsalt::cuda
