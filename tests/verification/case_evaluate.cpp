@@ -171,6 +171,15 @@ BOOST_AUTO_TEST_CASE(rows_that_nothing_writes_keep_their_start) {
   for (std::int64_t n = 0; n < dq.size(); ++n) BOOST_TEST(*dq.at<float>(n) == 0.0f);
 }
 
+BOOST_AUTO_TEST_CASE(a_paged_cache_has_no_gradients) {
+  const auto reference = make_backend("reference");
+  Case c = generate_case("attention/paged/causal_1_f32");
+  BOOST_CHECK_NO_THROW(evaluate(*reference, c));
+  c.inputs["dout"] = Tensor::zeros({4, 4, 1, 8}, DType::f32);
+  const std::string message = message_of<InvalidArgument>([&] { evaluate(*reference, c); });
+  BOOST_TEST(contains(message, "page_table: got int32 [4,5], need none in the backward pass"), message);
+}
+
 BOOST_AUTO_TEST_CASE(to_double_is_exact_and_changes_nothing_else) {
   const Case c = generate_case("attention/landmark_weights/moderate_4_heads_messy_f16");
   const Case wide = to_double(c);

@@ -66,6 +66,9 @@ BOOST_AUTO_TEST_CASE(parts_that_belong_together) {
   c.inputs.erase("dout");
   c.inputs["dlse"] = Tensor::zeros({1, 2, 24}, DType::f32);
   BOOST_TEST(contains(fault(c), "dout: missing input; dlse needs it"), fault(c));
+  c = generate_case("attention/paged/causal_1_f32");
+  c.inputs.erase("k_lengths");
+  BOOST_TEST(contains(fault(c), "k_lengths: missing input; page_table needs it"), fault(c));
   c = generate_case("attention/packed/plain_causal_f32");
   c.inputs.erase("cu_seqlens_k");
   BOOST_TEST(contains(fault(c), "cu_seqlens_k: missing input"), fault(c));

@@ -245,6 +245,16 @@ BOOST_AUTO_TEST_CASE(values_are_checked_before_they_leave_the_host) {
   lengths.inputs["k_lengths"] = edited(Tensor::zeros({1}, DType::i32), 0, 4);
   expect_refused(lengths, "k_lengths");
 
+  Case pages = lengths;
+  pages.inputs["k_lengths"] = edited(Tensor::zeros({1}, DType::i32), 0, 4);
+  pages.inputs["page_table"] = Tensor::zeros({1, 1}, DType::i32);  // one page of three rows
+  expect_refused(pages, "k_lengths");
+  pages.inputs["k_lengths"] = edited(Tensor::zeros({1}, DType::i32), 0, 3);
+  for (const std::int32_t entry : {-1, 1, 1 << 30}) {
+    pages.inputs["page_table"] = edited(Tensor::zeros({1, 1}, DType::i32), 0, entry);
+    expect_refused(pages, "page_table");
+  }
+
   Case weights = lengths;
   weights.inputs.erase("k_lengths");
   weights.attributes["mask"] = std::string("sparse");

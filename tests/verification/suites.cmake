@@ -6,7 +6,7 @@ dsalt_test(verification_suites
   SOURCES suites_on_backends.cpp suites_selection.cpp
   LIBRARIES dsalt::verification)
 dsalt_test(verification_planted INTERNAL
-  SOURCES planted_attention.cpp planted_memory.cpp planted_promises.cpp
+  SOURCES planted_attention.cpp planted_memory.cpp planted_pages.cpp planted_promises.cpp
   LIBRARIES dsalt::verification)
 dsalt_test(verification_device INTERNAL
   SOURCES device_backends.cpp

@@ -13,6 +13,7 @@ target_sources(dsalt_verification PRIVATE
   src/generators/attention_dense.cpp
   src/generators/attention_everything.cpp
   src/generators/attention_numeric.cpp
+  src/generators/attention_paged.cpp
   src/generators/attention_sparse.cpp
   src/generators/attention_lists.cpp
   src/generators/attention_sparse_tiles.cpp

@@ -161,4 +161,55 @@ void add_k_lengths(CaseBuilder& c, const AttentionSpec& spec, const std::vector<
       }
 }
 
+void add_pages(CaseBuilder& c, const AttentionSpec& spec, const std::vector<std::int64_t>& lengths,
+               const PageSpec& pages, double scale) {
+  const std::int64_t entries = (spec.nk + pages.page - 1) / pages.page;
+  // rows[b]: the pages of sequence b, numbered in the order of their first use; then all of them are shuffled.
+  std::vector<std::vector<std::int64_t>> rows;
+  std::int64_t count = 0;
+  for (const std::int64_t length : lengths) {
+    const std::int64_t used = (length + pages.page - 1) / pages.page;
+    std::vector<std::int64_t> row;
+    if (pages.shared && !rows.empty())
+      row.assign(rows.back().begin(),
+                 rows.back().begin() + std::min((used + 1) / 2, static_cast<std::int64_t>(rows.back().size())));
+    while (static_cast<std::int64_t>(row.size()) < used) row.push_back(count++);
+    rows.push_back(row);
+  }
+  count += 2;  // of no sequence
+  std::vector<std::int64_t> place(static_cast<std::size_t>(count));
+  std::iota(place.begin(), place.end(), 0);
+  const RandomValues random = c.random("page_table");
+  for (std::int64_t n = count - 1; n > 0; --n)
+    std::swap(place[static_cast<std::size_t>(n)], place[static_cast<std::size_t>(random.integer(n, 0, n))]);
+
+  const std::int64_t outside[] = {-1, count, std::numeric_limits<std::int32_t>::min(),
+                                  std::numeric_limits<std::int32_t>::max()};
+  c.fill_i32("page_table", {spec.b, entries}, [&](std::int64_t index) {
+    const std::vector<std::int64_t>& row = rows[static_cast<std::size_t>(index / entries)];
+    const auto entry = static_cast<std::size_t>(index % entries);
+    if (entry < row.size()) return place[static_cast<std::size_t>(row[entry])];
+    return pages.clean ? index % count : outside[index % 4];
+  });
+  c.list_i32("k_lengths", lengths);
+  c.normal("k", {count, spec.hkv, pages.page, spec.d}, scale);
+  c.normal("v", {count, spec.hkv, pages.page, spec.dv});
+  if (pages.clean) return;
+
+  std::vector<bool> read(static_cast<std::size_t>(count * pages.page), false);
+  for (std::size_t b = 0; b < rows.size(); ++b)
+    for (std::int64_t j = 0; j < lengths[b]; ++j) {
+      const auto page = static_cast<std::size_t>(rows[b][static_cast<std::size_t>(j / pages.page)]);
+      read[static_cast<std::size_t>(place[page] * pages.page + j % pages.page)] = true;
+    }
+  for (const char* name : {"k", "v"}) {
+    const TensorView pool = c.input(name);
+    for (std::int64_t page = 0; page < count; ++page)
+      for (std::int64_t row = 0; row < pages.page; ++row)
+        for (std::int64_t h = 0; h < spec.hkv && !read[static_cast<std::size_t>(page * pages.page + row)]; ++h)
+          for (std::int64_t t = 0; t < pool.shape[3]; ++t)
+            c.overwrite(name, ((page * spec.hkv + h) * pages.page + row) * pool.shape[3] + t, not_a_number);
+  }
+}
+
 }  // namespace dsalt::verification

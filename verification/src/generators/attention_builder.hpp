@@ -68,4 +68,14 @@ void add_gradients(CaseBuilder& c, const AttentionSpec& spec, bool dlse = false)
 /// k_lengths; keys and values past them become NaN.
 void add_k_lengths(CaseBuilder& c, const AttentionSpec& spec, const std::vector<std::int64_t>& lengths);
 
+struct PageSpec {
+  std::int64_t page = 4;
+  bool shared = false;  // a sequence begins with pages of the one before it
+  bool clean = false;   // what is never read has numbers too, and every entry of the table names a page
+};
+/// k_lengths, page_table and pools in place of k and v, with room for spec.nk keys of each sequence. Pages are in no
+/// order. What is never read is NaN (pages, slots) or no page (entries).
+void add_pages(CaseBuilder& c, const AttentionSpec& spec, const std::vector<std::int64_t>& lengths,
+               const PageSpec& pages, double scale = 1);
+
 }  // namespace dsalt::verification

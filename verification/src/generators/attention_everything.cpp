@@ -46,7 +46,7 @@ AttentionSpec random_spec(Choices& choose) {
   return spec;
 }
 
-void make_everything(CaseBuilder& c) {
+void make_everything(CaseBuilder& c, bool paged) {
   constexpr WindowKind windows[] = {WindowKind::constant, WindowKind::uniform,  WindowKind::uniform,
                                     WindowKind::bimodal,  WindowKind::integers, WindowKind::fractional,
                                     WindowKind::negative, WindowKind::poisoned, WindowKind::unbounded};
@@ -54,8 +54,13 @@ void make_everything(CaseBuilder& c) {
   constexpr double edges[] = {0, 0.5, 2, 7.25};
   constexpr double taus[] = {0.1, 1, 4};
   Choices choose(c);
-  const AttentionSpec spec = random_spec(choose);
-  add_qkv(c, spec, choose.one_of(logit_scales));
+  AttentionSpec spec = random_spec(choose);
+  if (paged && spec.packed()) {
+    spec.q_lengths.clear(), spec.k_lengths.clear(), spec.tail = 0;
+    spec.b = choose.integer(2, 5), spec.nq = 1, spec.nk = choose.integer(60, 200);
+  }
+  const double logit_scale = choose.one_of(logit_scales);
+  add_qkv(c, spec, logit_scale);
   if (choose.chance(0.3)) c.set("scale", static_cast<double>(choose.integer(-4, 4)) / 4);
   if (std::string_view(spec.mask) == "sparse") {
     if (choose.chance(0.3)) c.set("bidirectional", true);
@@ -76,15 +81,18 @@ void make_everything(CaseBuilder& c) {
       add_landmarks(c, spec, landmarks);
     }
   }
-  if (!spec.packed() && choose.chance(0.4)) {
+  if (paged || (!spec.packed() && choose.chance(0.4))) {
     std::vector<std::int64_t> lengths;
     for (std::int64_t b = 0; b < spec.b; ++b) lengths.push_back(choose.integer(0, spec.nk));
-    add_k_lengths(c, spec, lengths);
+    if (paged)
+      add_pages(c, spec, lengths, {.page = choose.integer(1, 20), .shared = choose.chance(0.5)}, logit_scale);
+    else
+      add_k_lengths(c, spec, lengths);
   }
   if (choose.chance(0.3))
     add_dropout(c, static_cast<double>(choose.integer(0, 8)) / 8,
                 static_cast<std::uint64_t>(choose.integer(0, 1 << 30)), choose.integer(0, 1000));
-  if (choose.chance(0.9)) add_gradients(c, spec, choose.chance(0.5));
+  if (!paged && choose.chance(0.9)) add_gradients(c, spec, choose.chance(0.5));
 }
 
 }  // namespace
@@ -94,8 +102,13 @@ void add_attention_everything(FamilyList& list) {
              "Random combinations of every option; the number in the name and the dtype seed the choices.");
   for (int n = 0; n < 48; ++n) {
     const std::string number = (n < 10 ? "0" : "") + std::to_string(n);
-    list.add(number, every_dtype, n < 3 ? golden : quick, make_everything);
+    list.add(number, every_dtype, n < 3 ? golden : quick, [](CaseBuilder& c) { make_everything(c, false); });
   }
+  list.begin("attention/everything_paged", Operation::attention,
+             "The same with a paged cache, which has the forward pass only.");
+  for (int n = 0; n < 24; ++n)
+    list.add((n < 10 ? "0" : "") + std::to_string(n), every_dtype, n < 3 ? golden : quick,
+             [](CaseBuilder& c) { make_everything(c, true); });
 }
 
 }  // namespace dsalt::verification

@@ -186,6 +186,7 @@ const Catalogue& catalogue() {
     add_attention_numeric(made.list);
     add_attention_sparse(made.list);
     add_attention_batches(made.list);
+    add_attention_paged(made.list);
     add_attention_tiles(made.list);
     add_attention_sparse_tiles(made.list);
     add_attention_lists(made.list);

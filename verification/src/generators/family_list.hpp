@@ -109,6 +109,7 @@ void add_attention_dense(FamilyList& list);
 void add_attention_numeric(FamilyList& list);
 void add_attention_sparse(FamilyList& list);
 void add_attention_batches(FamilyList& list);
+void add_attention_paged(FamilyList& list);
 void add_attention_sparse_tiles(FamilyList& list);
 void add_attention_lists(FamilyList& list);
 void add_attention_tiles(FamilyList& list);

@@ -1,8 +1,8 @@
 // A host backend that computes nothing: a case that is run on it gets every check of its arguments, values included.
 //
-// The library looks at values (cu_seqlens, k_lengths, positions, labels, weights of used slots) only where they lie in
-// host memory. A case lives there, so its values are checked here before they go to a device, where a wrong one is a
-// read out of bounds.
+// The library looks at values (cu_seqlens, k_lengths, page_table, positions, labels, weights of used slots) only where
+// they lie in host memory. A case lives there, so its values are checked here before they go to a device, where a wrong
+// one is a read out of bounds.
 #pragma once
 
 #include "dsalt/backend.hpp"

@@ -61,6 +61,7 @@ void run_attention(Backend& backend, const Case& c, CaseMemory& memory) {
   in.cu_seqlens_q = memory.input("cu_seqlens_q");
   in.cu_seqlens_k = memory.input("cu_seqlens_k");
   in.k_lengths = memory.input("k_lengths");
+  in.page_table = memory.input("page_table");
   if (in.v.rank != in.q.rank)
     throw InvalidArgument("v: got " + to_string(in.v) + ", need the rank of q: " + to_string(in.q));
 
@@ -116,6 +117,7 @@ const OperationCase& attention_case() {
                  {"cu_seqlens_q", TensorKind::index, "1", false, "cu_seqlens_k"},
                  {"cu_seqlens_k", TensorKind::index, "1", false, "cu_seqlens_q"},
                  {"k_lengths", TensorKind::index, "1"},
+                 {"page_table", TensorKind::index, "2", false, "k_lengths"},
                  {"dout", TensorKind::like_main, "34"},
                  {"dlse", TensorKind::statistics, "23", false, "dout"}},
       .gradient_inputs = {"dout"},

@@ -1,5 +1,5 @@
 // A row's bytes do not depend on its surroundings:
-//   batch    a sequence alone, in a batch, in a pack, with other padding behind its keys
+//   batch    a sequence alone, in a batch, in a pack, with other padding behind its keys, with its keys in pages
 //   prefill  decode (one query) and chunked prefill against the full forward, with and without a longer cache
 #include "internal/elements.hpp"
 #include "suites/determinism.hpp"
@@ -45,6 +45,26 @@ void each_sequence_alone(const Case& c, const Batched& batched, std::int64_t seq
       if (together.contains(output))
         promise.equal_bits("sequence " + std::to_string(b) + " alone: ", output, alone.at(output),
                            narrowed(together.at(output), 0, b, 1));
+  }
+}
+
+/// The same keys one after the other, and in pages of several lengths.
+void attention_pages(const AttentionSpec& spec, const std::vector<std::int64_t>& lengths, const std::string& name,
+                     DType dtype, Context& context, Verdict& verdict) {
+  const BatchPromise promise(Operation::attention, context, verdict);
+  for (const std::int64_t page : {1, 16, 100}) {
+    const Case paged = make_case(name, Operation::attention, dtype, [&](CaseBuilder& c) {
+      add_qkv(c, spec);
+      if (std::string_view(spec.mask) == "sparse") {
+        add_window(c, spec, WindowKind::uniform, spec.hq);
+        add_landmarks(c, spec, {.k = 5, .heads = spec.hq, .chunk = 64, .weights = true, .messy = true});
+        add_soft_edge(c, 2, 0.7);
+      }
+      add_pages(c, spec, lengths, {.page = page, .shared = true});
+    });
+    const Tensors expected = evaluate(context.backend(), unpaged(paged)), actual = evaluate(context.backend(), paged);
+    for (const char* output : {"out", "lse"})
+      promise.equal_bits("pages of " + std::to_string(page) + ": ", output, actual.at(output), expected.at(output));
   }
 }
 
@@ -317,6 +337,11 @@ void add_batches(std::vector<Check>& checks) {
     add_k_lengths(c, spec, {127, 0, 200, 129});
     add_gradients(c, spec, true);
   });
+  add("batch/attention/paged", {attention, {"q", "k_lengths", "page_table"}, {"out", "lse"}}, 4, [](CaseBuilder& c) {
+    const AttentionSpec spec{.b = 4, .hq = 4, .hkv = 2, .nq = 9, .nk = 200, .d = 16, .dv = 16};
+    add_qkv(c, spec);
+    add_pages(c, spec, {127, 0, 200, 129}, {.page = 16, .shared = true});
+  });
   add("batch/attention/sparse", batched_attention, 3, [](CaseBuilder& c) {
     fill_sparse(c, {.b = 3, .hq = 4, .hkv = 2, .nq = 70, .nk = 70, .d = 16, .dv = 16, .mask = "sparse"});
   });
@@ -454,6 +479,17 @@ std::vector<Check> row_determinism_checks() {
   padding("few_keys_64", {63, {64, 65, 129, 300}, {.hq = 2, .hkv = 1, .nq = 193, .nk = 300, .d = 64, .dv = 64}});
   padding("k_lengths_128",
           {127, {128, 193}, {.hq = 2, .hkv = 1, .nq = 66, .nk = 193, .d = 128, .dv = 128, .mask = "full"}});
+  const auto pages = [&](const std::string& name, const AttentionSpec& spec, const std::vector<std::int64_t>& lengths) {
+    add("pages/attention/" + name, every_dtype,
+        [=](const std::string& full_name, DType dtype, Context& context, Verdict& verdict) {
+          attention_pages(spec, lengths, full_name, dtype, context, verdict);
+        });
+  };
+  for (const char* mask : {"causal", "sparse"})
+    for (const std::int64_t nq : {1, 70})
+      for (const std::int64_t d : {24, 64})
+        pages(std::string(mask) + "_" + std::to_string(nq) + "_" + std::to_string(d),
+              {.b = 3, .hq = 4, .hkv = 2, .nq = nq, .nk = 300, .d = d, .dv = d, .mask = mask}, {300, 129, 64});
   const auto prefill = [&](const std::string& name, const Prefill& what) {
     add("prefill/attention/" + name, every_dtype,
         [what](const std::string& full_name, DType dtype, Context& context, Verdict& verdict) {

@@ -33,6 +33,12 @@ std::vector<StridedCase> strided_cases() {
   dense("causal_64", true, {.b = 2, .hq = 4, .hkv = 2, .nq = 66, .nk = 130, .d = 64, .dv = 64});
   dense("causal_128", false, {.b = 2, .hq = 2, .hkv = 1, .nq = 193, .nk = 129, .d = 128, .dv = 128});
   dense("pack_64", true, {.hq = 4, .hkv = 2, .d = 64, .dv = 64, .q_lengths = {65, 0, 3}, .k_lengths = {129, 4, 65}});
+  for (const std::int64_t nq : {1, 20})
+    list.push_back({"attention/paged_" + std::to_string(nq), Operation::attention, [nq](CaseBuilder& c) {
+                      const AttentionSpec spec{.b = 2, .hq = 4, .hkv = 2, .nq = nq, .nk = 80, .d = 64, .dv = 64};
+                      add_qkv(c, spec);
+                      add_pages(c, spec, {80, 41}, {.page = 8, .clean = true});
+                    }});
   list.push_back({"merge/rows", Operation::merge, [](CaseBuilder& c) {
                     for (const char* name : {"out1", "out2"}) c.normal(name, {2, 3, 17, 24});
                     for (const char* name : {"lse1", "lse2"}) c.normal_statistics(name, {2, 3, 17}, 2);

@@ -135,6 +135,18 @@ void add_poison(StabilityChecks& checks) {
                      },
                      c, context, verdict);
              });
+  checks.add("attention/outside_of_pages", every_dtype,
+             [](const std::string& name, DType dtype, Context& context, Verdict& verdict) {
+               const AttentionSpec spec{.b = 3, .hq = 4, .hkv = 2, .nq = 7, .nk = 70, .d = 8, .dv = 8, .mask = "full"};
+               const std::vector<std::int64_t> lengths = {70, 33, 0};
+               const auto paged = [&](bool clean) {
+                 return make_case(name, Operation::attention, dtype, [&](CaseBuilder& builder) {
+                   add_qkv(builder, spec);
+                   add_pages(builder, spec, lengths, {.page = 8, .shared = true, .clean = clean});
+                 });
+               };
+               same_after([&](Case& poisoned) { poisoned = paged(false); }, paged(true), context, verdict);
+             });
   checks.add("attention/rows_past_the_pack", every_dtype,
              [](const std::string& name, DType dtype, Context& context, Verdict& verdict) {
                AttentionSpec spec{.hq = 4,

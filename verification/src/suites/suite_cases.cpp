@@ -29,6 +29,25 @@ Tensor as_padded(const Tensor& packed, std::int64_t start, std::int64_t length) 
   return {packed.storage(), view};
 }
 
+Case unpaged(const Case& c) {
+  const TensorView table = c.inputs.at("page_table"), lengths = c.inputs.at("k_lengths");
+  Case contiguous = without(c, {"page_table"});
+  for (const char* name : {"k", "v"}) {
+    const TensorView pool = c.inputs.at(name);
+    const std::int64_t page = pool.shape[2];
+    const Tensor rows =
+        Tensor::empty({table.shape[0], pool.shape[1], table.shape[1] * page, pool.shape[3]}, pool.dtype);
+    fill_with(rows, not_a_number);
+    for (std::int64_t b = 0; b < table.shape[0]; ++b)
+      for (std::int64_t j = 0; j < internal::load_i32(lengths, b); ++j) {
+        const std::int64_t from = internal::load_i32(table.select(0, b), j / page);
+        copy_elements(pool.select(0, from).narrow(1, j % page, 1), rows.view().select(0, b).narrow(1, j, 1));
+      }
+    contiguous.inputs[name] = rows;
+  }
+  return contiguous;
+}
+
 Case without(const Case& c, const std::vector<std::string>& names) {
   Case rest = c;
   for (const std::string& name : names) {

@@ -29,6 +29,8 @@ Tensor narrowed(const Tensor& tensor, int dim, std::int64_t start, std::int64_t 
 Case narrowed(const Case& c, const std::vector<std::string>& inputs, int dim, std::int64_t start, std::int64_t length);
 /// Rows [start, start + length) of a packed tensor [R,H,...] as a padded one [1,H,length,...]; shares the storage.
 Tensor as_padded(const Tensor& packed, std::int64_t start, std::int64_t length);
+/// An attention case with a paged cache as one with a contiguous cache, whose tail is NaN.
+Case unpaged(const Case& c);
 /// The same case without the named inputs and attributes.
 Case without(const Case& c, const std::vector<std::string>& names);
 /// Only the named outputs, those that are there.
