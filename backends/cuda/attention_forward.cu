@@ -246,7 +246,7 @@ void CudaBackend::attention_forward(const AttentionProblem& problem, const Atten
   const CurrentDevice current(context_.device);
   constexpr const char* operation = "attention_forward";
   std::optional<GatheredPages> pages;
-  if (given.page_table.present()) pages.emplace(context_, operation, given);
+  if (given.page_table.present()) pages.emplace(context_, operation, problem, given);
   const AttentionInputs& inputs = pages ? pages->inputs() : given;
   if (hopper::takes_dense(context_, problem, inputs)) return hopper::dense_forward(context_, problem, inputs, outputs);
   if (hopper::takes_sparse_forward(context_, problem, inputs))

@@ -1,19 +1,25 @@
-// Copies pages to contiguous memory, 64 keys of a sequence to a block: row j of sequence b comes from row j % page of
-// page page_table[b, j / page], for j < k_lengths[b]. What lies behind that is neither read nor written. A page that
-// does not exist is not read: its rows become NaN.
+// Copies pages to contiguous memory: row j of sequence b comes from row j % page of page page_table[b, j / page], for
+// j < k_lengths[b]. What lies behind that is neither read nor written. A page that does not exist is not read: its rows
+// become NaN.
+//
+//   reach      [first, end) of the keys that windows of a sequence reach, a block of threads for each sequence
+//   pages      64 keys to a block, all of them or those within reach
+//   landmarks  16 slots to a block; a key that several slots name is copied as often, to the same bytes
 #include "attention_pages.cuh"
 
 #include <algorithm>
 #include <limits>
 
+#include "attention_call.cuh"
 #include "internal/sequence.hpp"
 #include "launch.cuh"
+#include "reduce.cuh"
 #include "walk.cuh"
 
 namespace dsalt::cuda {
 namespace {
 
-constexpr int gather_threads = 256, gather_keys = 64;
+constexpr int gather_threads = 256, gather_keys = 64, gather_slots = 16, widest_tile = 128;
 
 /// Elements are moved, not looked at: an unsigned integer of their size.
 template <class T>
@@ -21,32 +27,94 @@ struct Gather {
   View<const T, 4> pool;  // [P,Hkv,page,E]
   View<const std::int32_t, 2> table;
   View<const std::int32_t, 1> lengths;
-  T* copy;  // [B,Hkv,Nk,pitch]
+  T* copy;            // [B,Hkv,Nk,pitch]
+  const int2* reach;  // null: everything
   std::int64_t nk, pitch, key_blocks;
+
+  __device__ std::int64_t end(std::int64_t b) const { return min(static_cast<std::int64_t>(*lengths.at(b)), nk); }
+  __device__ bool reaches(std::int64_t b, std::int64_t key) const {
+    return reach == nullptr || (key >= reach[b].x && key < reach[b].y);
+  }
+  /// A vector of elements from `column` on.
+  template <bool vectors>
+  __device__ void copy_piece(std::int64_t b, std::int64_t head, std::int64_t key, std::int64_t column) const {
+    constexpr int v = vector_length<T>;
+    std::int64_t entry = key;
+    const std::int64_t row = take_remainder(entry, pool.shape[2]), page = *table.at(b, entry);
+    Vector<T, v> piece;
+    if (page >= 0 && page < pool.shape[0])
+      piece = load_part<v, vectors>(pool.at(page, head, row), pool.strides[3], column, pool.shape[3]);
+    else
+      for (T& element : piece.element) element = static_cast<T>(~T{0});  // a NaN of every floating type
+    *reinterpret_cast<Vector<T, v>*>(copy + ((b * pool.shape[1] + head) * nk + key) * pitch + column) = piece;
+  }
 };
+
+/// reach[b]: from the first to behind the last key that some window reaches, in whole tiles.
+template <class T>
+__global__ void __launch_bounds__(gather_threads) find_reach_kernel(AttentionCall<T> call, int2* reach) {
+  __shared__ int first_of_warp[gather_threads / 32], end_of_warp[gather_threads / 32];
+  const std::int64_t b = blockIdx.x, rows = call.nq * call.window_heads;
+  const SequenceRows s = call.sequence(b);
+  int first = INT32_MAX, end = 0;
+  for (std::int64_t n = threadIdx.x; n < rows; n += gather_threads) {
+    AttentionRow<T> row;
+    row.head = static_cast<int>(n / call.nq);
+    row.query = static_cast<int>(n % call.nq);
+    row.fill(call, s);
+    if (row.begin >= row.end) continue;
+    first = min(first, row.begin);
+    end = max(end, row.end);
+  }
+  first = -warp_max(-first);
+  end = warp_max(end);
+  if (threadIdx.x % 32 == 0) {
+    first_of_warp[threadIdx.x / 32] = first;
+    end_of_warp[threadIdx.x / 32] = end;
+  }
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  for (int warp = 1; warp < gather_threads / 32; ++warp) {
+    first = min(first, first_of_warp[warp]);
+    end = max(end, end_of_warp[warp]);
+  }
+  const std::int64_t up = (static_cast<std::int64_t>(end) + widest_tile - 1) / widest_tile * widest_tile;
+  reach[b] = {first / widest_tile * widest_tile, static_cast<int>(min(up, static_cast<std::int64_t>(INT32_MAX)))};
+}
 
 template <class T, bool vectors>
 __global__ void __launch_bounds__(gather_threads) gather_pages_kernel(Gather<T> gather) {
   constexpr int v = vector_length<T>;
   const std::int64_t b = blockIdx.x / gather.key_blocks;
   const std::int64_t first = blockIdx.x % gather.key_blocks * gather_keys;
-  const std::int64_t end = min(static_cast<std::int64_t>(*gather.lengths.at(b)), gather.nk);
-  const std::int64_t keys = min(static_cast<std::int64_t>(gather_keys), end - first);
-  if (keys <= 0) return;
-  const std::int64_t pieces = gather.pitch / v, heads = gather.pool.shape[1], page = gather.pool.shape[2];
+  const std::int64_t keys = min(static_cast<std::int64_t>(gather_keys), gather.end(b) - first);
+  if (keys <= 0 || !gather.reaches(b, first)) return;
+  const std::int64_t pieces = gather.pitch / v, heads = gather.pool.shape[1];
   for (std::int64_t n = threadIdx.x; n < heads * keys * pieces; n += gather_threads) {
     std::int64_t head = n;
     const std::int64_t column = take_remainder(head, pieces) * v, key = first + take_remainder(head, keys);
-    std::int64_t entry = key;
-    const std::int64_t row = take_remainder(entry, page), from = *gather.table.at(b, entry);
-    Vector<T, v> piece;
-    if (from >= 0 && from < gather.pool.shape[0])
-      piece =
-          load_part<v, vectors>(gather.pool.at(from, head, row), gather.pool.strides[3], column, gather.pool.shape[3]);
-    else
-      for (T& element : piece.element) element = static_cast<T>(~T{0});  // a NaN of every floating type
-    *reinterpret_cast<Vector<T, v>*>(gather.copy + ((b * heads + head) * gather.nk + key) * gather.pitch + column) =
-        piece;
+    gather.template copy_piece<vectors>(b, head, key, column);
+  }
+}
+
+/// Keys that landmarks name and no window reaches. `group`: query heads of a kv head.
+template <class T, bool vectors>
+__global__ void __launch_bounds__(gather_threads)
+    gather_landmarks_kernel(Gather<T> gather, View<const std::int32_t, 4> lists, std::int64_t slots,
+                            std::int64_t group) {
+  constexpr int v = vector_length<T>;
+  const std::int64_t pieces = gather.pitch / v, heads = lists.shape[1] == 1 ? gather.pool.shape[1] : 1;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * gather_slots;
+  const std::int64_t count = min(static_cast<std::int64_t>(gather_slots), slots - first);
+  for (std::int64_t n = threadIdx.x; n < heads * count * pieces; n += gather_threads) {
+    std::int64_t head = n;
+    const std::int64_t column = take_remainder(head, pieces) * v;
+    std::int64_t b = first + take_remainder(head, count);
+    const std::int64_t slot = take_remainder(b, lists.shape[3]), list = take_remainder(b, lists.shape[2]);
+    const std::int64_t list_head = take_remainder(b, lists.shape[1]);
+    const std::int64_t key = *lists.at(b, list_head, list, slot);
+    if (key < 0 || key >= gather.end(b) || gather.reaches(b, key)) continue;
+    gather.template copy_piece<vectors>(b, lists.shape[1] == 1 ? head : list_head / group, key, column);
   }
 }
 
@@ -54,6 +122,15 @@ __global__ void __launch_bounds__(gather_threads) gather_pages_kernel(Gather<T> 
 std::int64_t product(std::int64_t a, std::int64_t b) {
   std::int64_t result;
   return __builtin_mul_overflow(a, b, &result) ? std::numeric_limits<std::int64_t>::max() : result;
+}
+
+/// Whether to look for what is in reach: a sparse call whose landmarks are few beside the keys.
+bool is_whole(const AttentionProblem& problem, const AttentionInputs& in) {
+  if (problem.mask != Mask::sparse) return true;
+  if (!in.landmarks.present()) return false;
+  const std::int64_t kv_heads = in.landmarks.shape[1] == 1 ? 1 : in.k.shape[1];
+  const std::int64_t slots = in.landmarks.shape[1] * in.landmarks.shape[2] * in.landmarks.shape[3] / kv_heads;
+  return slots > internal::paged_capacity(in) / 4;
 }
 
 template <class Body>
@@ -75,39 +152,56 @@ GatheredPages::Copy GatheredPages::copy_of(const TensorView& pool) const {
   return copy;
 }
 
-GatheredPages::GatheredPages(const Context& context, const char* operation, const AttentionInputs& inputs)
+GatheredPages::GatheredPages(const Context& context, const char* operation, const AttentionProblem& problem,
+                             const AttentionInputs& inputs)
     : context_(context),
       operation_(operation),
       inputs_(inputs),
       // No length in k_lengths is larger.
       nk_(std::min<std::int64_t>(internal::paged_capacity(inputs), std::numeric_limits<std::int32_t>::max())),
+      whole_(is_whole(problem, inputs)),
       k_(copy_of(inputs.k)),
       v_(copy_of(inputs.v)),
+      reach_(context, operation, whole_ ? 0 : inputs.q.shape[0]),
       k_memory_(context, operation, product(k_.elements, static_cast<std::int64_t>(size_of(inputs.k.dtype)))),
       v_memory_(context, operation, product(v_.elements, static_cast<std::int64_t>(size_of(inputs.v.dtype)))) {
-  gather(inputs.k, inputs.page_table, k_, k_memory_.data());
-  gather(inputs.v, inputs.page_table, v_, v_memory_.data());
+  if (!whole_) find_reach(problem);
+  gather(inputs.k, k_, k_memory_.data());
+  gather(inputs.v, v_, v_memory_.data());
   inputs_.k = k_.view;
   inputs_.v = v_.view;
   inputs_.page_table = {};
 }
 
-void GatheredPages::gather(const TensorView& pool, const TensorView& table, Copy& copy, unsigned char* memory) {
+void GatheredPages::find_reach(const AttentionProblem& problem) {
+  for_floating(inputs_.q.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    launch(context_, operation_, find_reach_kernel<T>, static_cast<unsigned>(inputs_.q.shape[0]), gather_threads, 0,
+           attention_call<T>(problem, inputs_), reach_.data());
+  });
+}
+
+void GatheredPages::gather(const TensorView& pool, Copy& copy, unsigned char* memory) {
   copy.view.data = memory;
   for_element_size(size_of(pool.dtype), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const std::int64_t key_blocks = ceil_div(nk_, gather_keys);
     const Gather<T> arguments{device_view<const T, 4>(pool),
-                              device_view<const std::int32_t, 2>(table),
+                              device_view<const std::int32_t, 2>(inputs_.page_table),
                               device_view<const std::int32_t, 1>(inputs_.k_lengths),
                               reinterpret_cast<T*>(memory),
+                              reach_.data(),
                               nk_,
                               copy.pitch,
                               key_blocks};
-    const auto blocks = static_cast<unsigned>(inputs_.q.shape[0] * key_blocks);
-    const auto kernel =
-        rows_are_packed(pool, vector_length<T>) ? gather_pages_kernel<T, true> : gather_pages_kernel<T, false>;
-    launch(context_, operation_, kernel, blocks, gather_threads, 0, arguments);
+    const bool vectors = rows_are_packed(pool, vector_length<T>);
+    launch(context_, operation_, vectors ? gather_pages_kernel<T, true> : gather_pages_kernel<T, false>,
+           static_cast<unsigned>(inputs_.q.shape[0] * key_blocks), gather_threads, 0, arguments);
+    if (whole_ || !inputs_.landmarks.present()) return;
+    const std::int64_t slots = inputs_.landmarks.size();
+    launch(context_, operation_, vectors ? gather_landmarks_kernel<T, true> : gather_landmarks_kernel<T, false>,
+           static_cast<unsigned>(ceil_div(slots, gather_slots)), gather_threads, 0, arguments,
+           device_view<const std::int32_t, 4>(inputs_.landmarks), slots, inputs_.q.shape[1] / pool.shape[1]);
   });
 }
 

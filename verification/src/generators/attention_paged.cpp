@@ -70,6 +70,22 @@ void add_large(FamilyList& list) {
                  });
 }
 
+/// Most keys are out of reach of every window, and some of them landmarks.
+void add_far_landmarks(FamilyList& list) {
+  for (const std::int64_t nq : {1, 66})
+    for (const std::int64_t d : {16, 64, 128})
+      for (const std::int64_t heads : {1, 4})
+        list.add("far_landmarks_" + std::to_string(nq) + "_" + std::to_string(heads) + "_d" + std::to_string(d),
+                 every_dtype, d == 128 ? slow : quick, [=](CaseBuilder& c) {
+                   const AttentionSpec spec{
+                       .b = 3, .hq = 4, .hkv = 2, .nq = nq, .nk = 700, .d = d, .dv = d, .mask = "sparse"};
+                   add_qkv(c, spec);
+                   add_window(c, spec, WindowKind::constant, heads);
+                   add_landmarks(c, spec, {.k = 11, .heads = heads, .chunk = 64, .weights = true});
+                   add_pages(c, spec, {700, 391, 70}, {.page = 16, .shared = true});
+                 });
+}
+
 void add_layouts(FamilyList& list) {
   struct Layout {
     const char* name;
@@ -119,6 +135,7 @@ void add_attention_paged(FamilyList& list) {
       "pages and slots that no sequence has, no page in entries of the table that none needs.");
   add_small(list);
   add_large(list);
+  add_far_landmarks(list);
   add_layouts(list);
 }
 
