@@ -37,7 +37,8 @@ struct Gather {
   }
   /// A vector of elements from `column` on.
   template <bool vectors>
-  __device__ void copy_piece(std::int64_t b, std::int64_t head, std::int64_t key, std::int64_t column) const {
+  __device__ Vector<T, vector_length<T>> piece_at(std::int64_t b, std::int64_t head, std::int64_t key,
+                                                  std::int64_t column) const {
     constexpr int v = vector_length<T>;
     std::int64_t entry = key;
     const std::int64_t row = take_remainder(entry, pool.shape[2]), page = *table.at(b, entry);
@@ -46,7 +47,12 @@ struct Gather {
       piece = load_part<v, vectors>(pool.at(page, head, row), pool.strides[3], column, pool.shape[3]);
     else
       for (T& element : piece.element) element = static_cast<T>(~T{0});  // a NaN of every floating type
-    *reinterpret_cast<Vector<T, v>*>(copy + ((b * pool.shape[1] + head) * nk + key) * pitch + column) = piece;
+    return piece;
+  }
+  __device__ void store_piece(const Vector<T, vector_length<T>>& piece, std::int64_t b, std::int64_t head,
+                              std::int64_t key, std::int64_t column) const {
+    auto* to = copy + ((b * pool.shape[1] + head) * nk + key) * pitch + column;
+    *reinterpret_cast<Vector<T, vector_length<T>>*>(to) = piece;
   }
 };
 
@@ -89,11 +95,22 @@ __global__ void __launch_bounds__(gather_threads) gather_pages_kernel(Gather<T> 
   const std::int64_t first = blockIdx.x % gather.key_blocks * gather_keys;
   const std::int64_t keys = min(static_cast<std::int64_t>(gather_keys), gather.end(b) - first);
   if (keys <= 0 || !gather.reaches(b, first)) return;
-  const std::int64_t pieces = gather.pitch / v, heads = gather.pool.shape[1];
-  for (std::int64_t n = threadIdx.x; n < heads * keys * pieces; n += gather_threads) {
-    std::int64_t head = n;
-    const std::int64_t column = take_remainder(head, pieces) * v, key = first + take_remainder(head, keys);
-    gather.template copy_piece<vectors>(b, head, key, column);
+  const std::int64_t pieces = gather.pitch / v, total = gather.pool.shape[1] * keys * pieces;
+  constexpr int at_a_time = 4;  // reads under way: each waits for an entry of the table and then for memory
+  for (std::int64_t start = threadIdx.x; start < total; start += at_a_time * gather_threads) {
+    Vector<T, v> piece[at_a_time];
+    std::int64_t head[at_a_time], key[at_a_time], column[at_a_time];
+#pragma unroll
+    for (int n = 0; n < at_a_time; ++n) {
+      head[n] = start + n * gather_threads;
+      if (head[n] >= total) continue;
+      column[n] = take_remainder(head[n], pieces) * v;
+      key[n] = first + take_remainder(head[n], keys);
+      piece[n] = gather.template piece_at<vectors>(b, head[n], key[n], column[n]);
+    }
+#pragma unroll
+    for (int n = 0; n < at_a_time; ++n)
+      if (start + n * gather_threads < total) gather.store_piece(piece[n], b, head[n], key[n], column[n]);
   }
 }
 
@@ -114,7 +131,8 @@ __global__ void __launch_bounds__(gather_threads)
     const std::int64_t list_head = take_remainder(b, lists.shape[1]);
     const std::int64_t key = *lists.at(b, list_head, list, slot);
     if (key < 0 || key >= gather.end(b) || gather.reaches(b, key)) continue;
-    gather.template copy_piece<vectors>(b, lists.shape[1] == 1 ? head : list_head / group, key, column);
+    const std::int64_t kv_head = lists.shape[1] == 1 ? head : list_head / group;
+    gather.store_piece(gather.template piece_at<vectors>(b, kv_head, key, column), b, kv_head, key, column);
   }
 }
 
@@ -122,6 +140,10 @@ __global__ void __launch_bounds__(gather_threads)
 std::int64_t product(std::int64_t a, std::int64_t b) {
   std::int64_t result;
   return __builtin_mul_overflow(a, b, &result) ? std::numeric_limits<std::int64_t>::max() : result;
+}
+std::int64_t sum(std::int64_t a, std::int64_t b) {
+  std::int64_t result;
+  return __builtin_add_overflow(a, b, &result) ? std::numeric_limits<std::int64_t>::max() : result;
 }
 
 /// Whether to look for what is in reach: a sparse call whose landmarks are few beside the keys.
@@ -148,7 +170,8 @@ GatheredPages::Copy GatheredPages::copy_of(const TensorView& pool) const {
   copy.view.strides[2] = copy.pitch;
   copy.view.strides[1] = product(nk_, copy.pitch);
   copy.view.strides[0] = product(pool.shape[1], copy.view.strides[1]);
-  copy.elements = product(copy.view.shape[0], copy.view.strides[0]);
+  const std::int64_t elements = product(copy.view.shape[0], copy.view.strides[0]);
+  copy.bytes = product(product(elements, static_cast<std::int64_t>(size_of(pool.dtype))) / 256 + 1, 256);
   return copy;
 }
 
@@ -162,22 +185,25 @@ GatheredPages::GatheredPages(const Context& context, const char* operation, cons
       whole_(is_whole(problem, inputs)),
       k_(copy_of(inputs.k)),
       v_(copy_of(inputs.v)),
-      reach_(context, operation, whole_ ? 0 : inputs.q.shape[0]),
-      k_memory_(context, operation, product(k_.elements, static_cast<std::int64_t>(size_of(inputs.k.dtype)))),
-      v_memory_(context, operation, product(v_.elements, static_cast<std::int64_t>(size_of(inputs.v.dtype)))) {
+      memory_(context, operation,
+              sum(sum(k_.bytes, v_.bytes), whole_ ? 0 : inputs.q.shape[0] * static_cast<std::int64_t>(sizeof(int2)))) {
   if (!whole_) find_reach(problem);
-  gather(inputs.k, k_, k_memory_.data());
-  gather(inputs.v, v_, v_memory_.data());
+  gather(inputs.k, k_, memory_.data());
+  gather(inputs.v, v_, memory_.data() + k_.bytes);
   inputs_.k = k_.view;
   inputs_.v = v_.view;
   inputs_.page_table = {};
+}
+
+int2* GatheredPages::reach() const {
+  return whole_ ? nullptr : reinterpret_cast<int2*>(memory_.data() + k_.bytes + v_.bytes);
 }
 
 void GatheredPages::find_reach(const AttentionProblem& problem) {
   for_floating(inputs_.q.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     launch(context_, operation_, find_reach_kernel<T>, static_cast<unsigned>(inputs_.q.shape[0]), gather_threads, 0,
-           attention_call<T>(problem, inputs_), reach_.data());
+           attention_call<T>(problem, inputs_), reach());
   });
 }
 
@@ -190,7 +216,7 @@ void GatheredPages::gather(const TensorView& pool, Copy& copy, unsigned char* me
                               device_view<const std::int32_t, 2>(inputs_.page_table),
                               device_view<const std::int32_t, 1>(inputs_.k_lengths),
                               reinterpret_cast<T*>(memory),
-                              reach_.data(),
+                              reach(),
                               nk_,
                               copy.pitch,
                               key_blocks};

@@ -22,11 +22,12 @@ class GatheredPages {
   /// [B,Hkv,Nk,E] with rows of whole vectors.
   struct Copy {
     TensorView view;
-    std::int64_t pitch, elements;
+    std::int64_t pitch, bytes;  // in multiples of 256
   };
   Copy copy_of(const TensorView& pool) const;
   void find_reach(const AttentionProblem& problem);
   void gather(const TensorView& pool, Copy& copy, unsigned char* memory);
+  int2* reach() const;
 
   const Context& context_;
   const char* operation_;
@@ -34,8 +35,7 @@ class GatheredPages {
   std::int64_t nk_;
   bool whole_;  // every key of a sequence is copied
   Copy k_, v_;
-  Scratch<int2> reach_;  // of each sequence
-  Scratch<unsigned char> k_memory_, v_memory_;
+  Scratch<unsigned char> memory_;  // keys, values, what each sequence reaches: one piece, which the pool finds again
 };
 
 }  // namespace dsalt::cuda
