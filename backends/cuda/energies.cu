@@ -149,8 +149,8 @@ void CudaBackend::energies_backward(const EnergyInputs& in, const Energies& arri
     using T = typename decltype(tag)::type;
     const auto x = rows_of<T>(in.x, arriving.nx, gradients.dx, gradients.dx),
                v = rows_of<T>(in.v, arriving.nv, gradients.dv, gradients.dv);
-    launch(context_, "energies_backward", energies_backward_kernel<T>, x.blocks + v.blocks, dim3(energy_threads),
-           0, x, v);
+    launch(context_, "energies_backward", energies_backward_kernel<T>, x.blocks + v.blocks, dim3(energy_threads), 0, x,
+           v);
   });
 }
 

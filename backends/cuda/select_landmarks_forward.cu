@@ -157,8 +157,8 @@ void select(const Context& context, const SelectionProblem& problem, const Selec
   const EnergyView<T> x_copy = {x_memory.data(), of_sequence, 0, 1}, v_copy = {v_memory.data(), of_sequence, rows, 1};
   const Scratch<CandidateStatistics> pieces(context, operation, layout.hkv * layout.pieces);
   launch(context, operation, select_landmarks_prepare_kernel<T>,
-         ceil_div(layout.hkv * layout.pieces * 32, prepare_threads), dim3(prepare_threads),
-         0, layout, nx, nv, x_copy, v_copy, pieces.data());
+         ceil_div(layout.hkv * layout.pieces * 32, prepare_threads), dim3(prepare_threads), 0, layout, nx, nv, x_copy,
+         v_copy, pieces.data());
 
   const EnergyView<T> x = nx.token == 1 ? nx : x_copy, v = nv.token == 1 ? nv : v_copy;
   // Small blocks where they hold a list of the usual length.

@@ -17,11 +17,11 @@ void run(const Context& context, ListForwardParameters<T>& p) {
   constexpr int warps = list_tile_threads / 32;
   using Part = typename ListForward<T, kHead, kRows>::Part;
   if (share_list(p.call))
-    launch(context, operation, long_list_forward_kernel<T, kHead, kRows>, p.tiles.tiles,
-           list_tile_threads, warps * sizeof(Part), p);
+    launch(context, operation, long_list_forward_kernel<T, kHead, kRows>, p.tiles.tiles, list_tile_threads,
+           warps * sizeof(Part), p);
   else
-    launch(context, operation, list_forward_kernel<T, kHead, kRows>,
-           ceil_div(p.tiles.tiles, warps), list_tile_threads, 0, p);
+    launch(context, operation, list_forward_kernel<T, kHead, kRows>, ceil_div(p.tiles.tiles, warps), list_tile_threads,
+           0, p);
 }
 
 template <class T, int kHead>

@@ -157,8 +157,8 @@ CleanLists UniqueLists::prepare(const AttentionProblem& problem, const Attention
                      problem.landmark_chunk.value_or(0),
                      problem.landmark_offset};
   if (slots_ <= warp_slots) {
-    launch(context_, operation_, unique_in_warp_kernel, ceil_div(lists_, threads / 32), threads,
-           0, raw, index_.data(), slot_.data(), count_.data());
+    launch(context_, operation_, unique_in_warp_kernel, ceil_div(lists_, threads / 32), threads, 0, raw, index_.data(),
+           slot_.data(), count_.data());
   } else {
     int bits = 1;
     while (std::int64_t{1} << bits < 2 * slots_) ++bits;
