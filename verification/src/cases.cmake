@@ -12,6 +12,7 @@ target_sources(dsalt_verification PRIVATE
   src/generators/attention_builder.cpp
   src/generators/attention_dense.cpp
   src/generators/attention_everything.cpp
+  src/generators/attention_few_queries.cpp
   src/generators/attention_numeric.cpp
   src/generators/attention_paged.cpp
   src/generators/attention_sparse.cpp

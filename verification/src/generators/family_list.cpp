@@ -190,6 +190,7 @@ const Catalogue& catalogue() {
     add_attention_tiles(made.list);
     add_attention_sparse_tiles(made.list);
     add_attention_lists(made.list);
+    add_attention_few_queries(made.list);
     add_attention_everything(made.list);
     add_merge(made.list);
     add_window_sizes(made.list);

@@ -110,6 +110,7 @@ void add_attention_numeric(FamilyList& list);
 void add_attention_sparse(FamilyList& list);
 void add_attention_batches(FamilyList& list);
 void add_attention_paged(FamilyList& list);
+void add_attention_few_queries(FamilyList& list);
 void add_attention_sparse_tiles(FamilyList& list);
 void add_attention_lists(FamilyList& list);
 void add_attention_tiles(FamilyList& list);

@@ -191,6 +191,32 @@ void add_packs(IdentityChecks& checks) {
   });
 }
 
+/// A query alone against all keys, as in decoding, is the last row of the whole.
+void add_last_rows(IdentityChecks& checks) {
+  constexpr std::int64_t length = 150;
+  for (const char* mask : {"causal", "sparse"})
+    checks.add("attention/decode_is_the_last_rows_" + std::string(mask), [mask](const std::string& name, DType dtype,
+                                                                                Context& context, Verdict& verdict) {
+      const AttentionSpec spec{.b = 2, .hq = 4, .hkv = 2, .nq = length, .nk = length, .d = 64, .dv = 64, .mask = mask};
+      const Case whole = make_case(name, Operation::attention, dtype, [&](CaseBuilder& b) {
+        add_qkv(b, spec);
+        if (mask == std::string_view("causal")) return;
+        add_window(b, spec, WindowKind::uniform, 4);
+        add_landmarks(b, spec, {.k = 20, .heads = 4, .weights = true, .messy = true});
+      });
+      const Tensors all = evaluate(context.backend(), whole);
+      for (const std::int64_t rows : {1, 3}) {
+        Case last = narrowed(whole, {"q"}, 2, length - rows, rows);
+        if (last.inputs.contains("window")) last = narrowed(last, {"window"}, 2, length - rows, rows);
+        Tensors of_whole;
+        for (const auto& [output, tensor] : all) of_whole[output] = narrowed(tensor, 2, length - rows, rows);
+        const std::string label = std::to_string(rows) + " rows";
+        judge_as(of_whole, last, verdict, {"out", "lse"}, label + " of the whole");
+        judge_as(evaluate(context.backend(), last), last, verdict, {"out", "lse"}, label + " alone");
+      }
+    });
+}
+
 void add_parameters(IdentityChecks& checks) {
   checks.add("attention/default_scale", [](const std::string& name, DType dtype, Context& context, Verdict& verdict) {
     const Case c = make_case(name, Operation::attention, dtype, [](CaseBuilder& b) {
@@ -284,6 +310,7 @@ void add_attention_identities(IdentityChecks& checks) {
   add_landmark_sets(checks);
   add_heads(checks);
   add_packs(checks);
+  add_last_rows(checks);
   add_parameters(checks);
   add_merge_identities(checks);
 }
