@@ -10,6 +10,7 @@
 #include "attention_pages.cuh"
 #include "attention_rows.cuh"
 #include "cuda_backend.hpp"
+#include "hopper/decode_forward.hpp"
 #include "hopper/dense_call.cuh"
 #include "hopper/dense_forward.hpp"
 #include "hopper/list_forward.hpp"
@@ -248,6 +249,8 @@ void CudaBackend::attention_forward(const AttentionProblem& problem, const Atten
   std::optional<GatheredPages> pages;
   if (given.page_table.present()) pages.emplace(context_, operation, problem, given);
   const AttentionInputs& inputs = pages ? pages->inputs() : given;
+  if (hopper::takes_decode_forward(context_, problem, inputs))
+    return hopper::decode_forward(context_, problem, inputs, outputs);
   if (hopper::takes_dense(context_, problem, inputs)) return hopper::dense_forward(context_, problem, inputs, outputs);
   if (hopper::takes_sparse_forward(context_, problem, inputs))
     return hopper::sparse_forward(context_, problem, inputs, outputs);

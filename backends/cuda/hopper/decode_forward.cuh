@@ -1,0 +1,423 @@
+// The forward kernel for few queries of each sequence: decoding against a cache. docs/semantics.md, "Attention".
+//
+// Reading keys and values is all that such a call costs, so everything here serves to have many reads under way. Each
+// warp of a block works alone on steps of 16 keys (decode_call.cuh), every fourth of the block's: it copies them to a
+// ring of its own in shared memory (cp.async, row by row, wherever a row is) and multiplies with tensor cores
+// (mma.cuh), rows of queries filled up to 16. Its softmax, sums and maxima stay in its registers until the end, when
+// the block puts its warps together, and a second kernel the parts of a tile, in a fixed order.
+#pragma once
+
+#include "../mma.cuh"
+#include "../vectors.cuh"
+#include "decode_call.cuh"
+#include "tma.cuh"
+
+namespace dsalt::cuda::hopper {
+
+/// A row's landmark must stay finite with any weight.
+inline constexpr float largest_bias = 1e38f;
+
+template <class T, int kHead, int kHalves, int kWarps>
+struct Decode {
+  using Parameters = DecodeParameters<T>;
+  static constexpr int rows = 8 * kHalves, warps = kWarps, threads = 32 * warps;
+  static constexpr int stages = kHead == 64 ? 4 : 3, blocks_per_multiprocessor = (kHead == 64 ? 12 : 8) / warps;
+  static constexpr int pieces = kHead / 8;  // 16 bytes each
+  static constexpr int step_bytes = decode_step * kHead * 2;
+  static constexpr int ring_bytes = warps * stages * 2 * step_bytes;
+  static_assert(ring_bytes >= warps * rows * (kHead + 2) * 4, "partial sums take the place of keys");
+
+  /// What the landmarks' threads must know of a row.
+  struct RowOfLists {
+    RowMask mask;
+    int list;
+  };
+  struct Memory {
+    RowOfLists rows[Decode::rows];
+  };
+  /// Shared memory: the rings, Memory, then for each landmark key, admitting rows and bias.
+  static constexpr int memory_at = ring_bytes, entries_at = memory_at + (sizeof(Memory) + 15) / 16 * 16;
+  static std::size_t shared_bytes(int entries) { return entries_at + static_cast<std::size_t>(entries) * 12; }
+
+  const Parameters& p;
+  unsigned char* shared;
+  const int thread, warp, lane;
+  DecodeTile tile;
+  DecodeLists lists;
+  int part = 0, window_begin = 0, window_end = 0, window_steps = 0, first_step = 0, last_step = 0;
+  RowMask mask[kHalves];
+  RowEdge edge[kHalves];
+  RowExtent extent;
+  CachedRows<T> k, v;
+  std::uint32_t q[kHead / 16][4];
+  float o[kHead / 8][4] = {};
+  float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+
+  __device__ Decode(const Parameters& parameters, unsigned char* memory)
+      : p(parameters),
+        shared(memory),
+        thread(static_cast<int>(threadIdx.x)),
+        warp(static_cast<int>(threadIdx.x) / 32),
+        lane(static_cast<int>(threadIdx.x) % 32) {}
+
+  __device__ Memory& memory() const { return *reinterpret_cast<Memory*>(shared + memory_at); }
+  __device__ int* entry_keys() const { return reinterpret_cast<int*>(shared + entries_at); }
+  __device__ std::uint32_t* entry_rows() const { return reinterpret_cast<std::uint32_t*>(entry_keys() + p.entries); }
+  __device__ float* entry_biases() const { return reinterpret_cast<float*>(entry_rows() + p.entries); }
+  /// Of this warp: K, then V of a step.
+  __device__ unsigned char* stage(int n) const { return shared + (warp * stages + n % stages) * 2 * step_bytes; }
+  /// Piece c of row n of a step: rows of one piece lie in different banks.
+  __device__ static int place(int n, int c) { return n * kHead * 2 + ((c & ~7) | ((c ^ n) & 7)) * 16; }
+
+  /// Every warp finds out by itself what the rows admit: lane n asks for row n.
+  __device__ void plan() {
+    AttentionRow<T> row;
+    const int n = lane % 16;
+    const bool present = n < tile.rows;
+    if (present) {
+      row.query = tile.query(p, n);
+      row.head = tile.head(p, n);
+      row.fill(p.call, tile.s);
+      extent.include(row);
+    }
+    if (warp == 0 && lane < rows)
+      memory().rows[lane] = {RowMask::of(row), present ? lists.list_of(p.call, row.query, row.head) : -1};
+    extent.reduce();
+    const RowMask own = RowMask::of(row);
+    const RowEdge own_edge = RowEdge::of(row);
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const int from = lane / 4 + 8 * half;
+      mask[half] = {__shfl_sync(0xffffffffu, own.begin, from), __shfl_sync(0xffffffffu, own.length, from),
+                    __shfl_sync(0xffffffffu, own.newest, from)};
+      edge[half] = {__shfl_sync(0xffffffffu, own_edge.edge, from), __shfl_sync(0xffffffffu, own_edge.position, from),
+                    __shfl_sync(0xffffffffu, own_edge.window_floor, from),
+                    __shfl_sync(0xffffffffu, own_edge.window_fraction, from)};
+    }
+    window_begin = extent.begin < extent.end ? extent.begin : 0;
+    window_end = extent.begin < extent.end ? extent.end : 0;
+    window_steps = static_cast<int>(ceil_div(window_end - window_begin, decode_step));
+    const int steps = window_steps + static_cast<int>(ceil_div(lists.entries, decode_step));
+    const int each = static_cast<int>(ceil_div(ceil_div(steps, p.parts), warps)) * warps;  // no warp waits for others
+    first_step = static_cast<int>(min(static_cast<std::int64_t>(steps), static_cast<std::int64_t>(part) * each));
+    last_step = min(steps, first_step + each);
+  }
+
+  __device__ void load_queries() {
+    const int t = lane % 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int n = lane / 4 + 8 * half;
+      const bool present = half < kHalves && n < tile.rows;
+      const T* row =
+          p.call.q.at(tile.s.b, present ? tile.head(p, n) : 0, tile.s.q_start + (present ? tile.query(p, n) : 0));
+#pragma unroll
+      for (int c = 0; c < kHead / 16; ++c)
+#pragma unroll
+        for (int high = 0; high < 2; ++high)
+          q[c][2 * high + half] =
+              present ? *reinterpret_cast<const std::uint32_t*>(row + 16 * c + 8 * high + 2 * t) : 0;
+    }
+  }
+
+  /// The landmarks that a thread asks for before anything else is known: the first of its entries.
+  struct EarlyIndices {
+    static constexpr int count = 128 / threads;
+    int key[count];
+  };
+  __device__ EarlyIndices ask_for_landmarks() const {
+    EarlyIndices early{};
+#pragma unroll
+    for (int n = 0; n < EarlyIndices::count; ++n)
+      if (const int entry = thread + n * threads; entry < lists.entries) early.key[n] = raw_lists().index(entry);
+    return early;
+  }
+
+  /// Landmarks of this part, by the whole block: which rows admit an entry, and with which bias.
+  __device__ void prepare_landmarks(const EarlyIndices& early) {
+    const int first = max(0, first_step - window_steps) * decode_step;
+    const int last = min(lists.entries, (last_step - window_steps) * decode_step);
+    if (first >= last) return;  // the same for all threads
+    int* const keys = entry_keys();
+    const auto keep = [&](int entry, int key) { keys[entry] = key >= 0 && key < tile.s.nk ? key : no_key; };
+    // All of them: what comes before an entry in its list may repeat it.
+#pragma unroll
+    for (int n = 0; n < EarlyIndices::count; ++n)
+      if (const int entry = thread + n * threads; entry < lists.entries) keep(entry, early.key[n]);
+    for (int entry = thread + EarlyIndices::count * threads; entry < last; entry += threads)
+      keep(entry, raw_lists().index(entry));
+    __syncthreads();
+    const int slots = static_cast<int>(p.call.slots);
+    for (int entry = first + thread; entry < last; entry += threads) {
+      const int key = keys[entry], list = entry / slots, slot = entry - list * slots;
+      const float weight = key != no_key && p.call.weight.present() ? raw_lists().weight(entry) : 0;
+      bool repeated = key == no_key;
+      const int* const others = keys + entry - slot;
+      for (int start = 0; start < slot; start += 8)
+#pragma unroll
+        for (int n = start; n < start + 8; ++n) repeated |= n < slot && others[min(n, slot)] == key;
+      std::uint32_t admitted = 0;
+      if (!repeated)
+#pragma unroll 1
+        for (int n = 0; n < tile.rows; ++n) {
+          const RowOfLists& row = memory().rows[n];
+          const RowBounds bounds{row.mask.begin, row.mask.begin + row.mask.length, row.mask.newest};
+          if (row.list == list && bounds.admits(key, false)) admitted |= 1u << n;
+        }
+      entry_rows()[entry] = admitted;
+      entry_biases()[entry] = fminf(fmaxf(weight * exp_unit<float>, -largest_bias), largest_bias);
+    }
+  }
+
+  /// Entries of the lists as they came.
+  struct RawLists {
+    const Parameters& p;
+    const DecodeLists& lists;
+    std::int64_t b;
+
+    template <class View>
+    __device__ auto at(const View& view, int entry) const {
+      const int slots = static_cast<int>(p.call.slots), list = entry / slots, head = list / lists.lists;
+      return *view.at(b, lists.first_head + head, lists.first_list + (list - head * lists.lists), entry - list * slots);
+    }
+    __device__ int index(int entry) const { return at(p.landmarks, entry); }
+    __device__ float weight(int entry) const { return at(p.call.weight, entry); }
+  };
+  __device__ RawLists raw_lists() const { return {p, lists, tile.s.b}; }
+
+  /// Starts the copies of the warp's step number n, which is step `step` of the tile.
+  __device__ void copy(int n, int step) const {
+    unsigned char* const to_k = stage(n);
+    unsigned char* const to_v = to_k + step_bytes;
+    constexpr int rows_at_once = 32 / pieces;
+    const int piece = lane % pieces;
+    const bool window = step < window_steps;
+    const int first = window ? window_begin + step * decode_step : (step - window_steps) * decode_step;
+#pragma unroll
+    for (int i = 0; i < decode_step / rows_at_once; ++i) {
+      const int row = lane / pieces + i * rows_at_once;
+      int key = first + row;
+      bool present;
+      if (window) {
+        present = key < window_end;
+      } else {
+        present = key < lists.entries && entry_rows()[key] != 0;
+        if (present) key = entry_keys()[key];
+      }
+      if (!present) key = 0;
+      const int at = place(row, piece), bytes = present ? 16 : 0;
+      copy_async_16(to_k + at, k(key) + piece * 8, bytes);
+      copy_async_16(to_v + at, v(key) + piece * 8, bytes);
+    }
+  }
+
+  /// Scores become logits in units of log 2, -inf where not admitted. Element (half, 2 c + e) is key 8 c + 2 t + e.
+  __device__ void mask_window(float (&s)[2][4], int first_key) const {
+    if (first_key >= extent.whole_begin && first_key + decode_step <= extent.whole_end) return;
+    const int nearest = first_key + lane % 4 * 2;
+    const float inverse_tau = p.call.soft ? static_cast<float>(1 / p.call.tau) : 0;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const int key = nearest + n / 2 * 8 + n % 2;
+        float& score = s[n / 2][2 * half + n % 2];
+        if (p.call.soft) {
+          const float z = edge[half].argument(key, inverse_tau);
+          if (z != INFINITY) score += log2_sigmoid(z);
+        }
+        const bool inside = static_cast<unsigned>(key) - static_cast<unsigned>(mask[half].begin) <
+                            static_cast<unsigned>(mask[half].length);
+        if (!inside) score = -INFINITY;
+      }
+  }
+  __device__ void mask_landmarks(float (&s)[2][4], int first_entry) const {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const int entry = first_entry + lane % 4 * 2 + n / 2 * 8 + n % 2;
+      const bool exists = entry < lists.entries;
+      const std::uint32_t admitted = exists ? entry_rows()[entry] : 0;
+      const float bias = exists ? entry_biases()[entry] : 0;
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        float& score = s[n / 2][2 * half + n % 2];
+        score = admitted >> (lane / 4 + 8 * half) & 1 ? score + bias : -INFINITY;
+      }
+    }
+  }
+
+  __device__ void compute(int n, int step) {
+    const unsigned char* const keys = stage(n);
+    const unsigned char* const values = keys + step_bytes;
+    float s[2][4] = {};
+    const int key_row = lane / 16 * 8 + lane % 8, key_piece = lane / 8 % 2;
+#pragma unroll
+    for (int c = 0; c < kHead / 16; ++c) {
+      std::uint32_t b[4];
+      ldmatrix_x4(b, keys + place(key_row, 2 * c + key_piece));
+      mma_16x8x16<T>(s[0], q[c], {b[0], b[1]});
+      mma_16x8x16<T>(s[1], q[c], {b[2], b[3]});
+    }
+#pragma unroll
+    for (int c = 0; c < 2; ++c)
+#pragma unroll
+      for (int e = 0; e < 2 * kHalves; ++e) s[c][e] *= p.scale_log2;
+    if (step < window_steps)
+      mask_window(s, window_begin + step * decode_step);
+    else
+      mask_landmarks(s, (step - window_steps) * decode_step);
+
+    std::uint32_t weights[4] = {};
+    float shrink[2] = {1, 1};
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      float top = fmaxf(fmaxf(s[0][2 * half], s[0][2 * half + 1]), fmaxf(s[1][2 * half], s[1][2 * half + 1]));
+      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+      top = fmaxf(top, maximum[half]);
+      const float origin = top == -INFINITY ? 0 : top;  // no key so far: all weights are 0
+      shrink[half] = exp2_fast(maximum[half] - origin);
+      maximum[half] = top;
+      sum[half] *= shrink[half];
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const float first = exp2_fast(s[c][2 * half] - origin), second = exp2_fast(s[c][2 * half + 1] - origin);
+        sum[half] += first + second;
+        weights[2 * c + half] = narrow_pair<T>(first, second);
+      }
+    }
+    const int value_row = lane / 8 % 2 * 8 + lane % 8, value_piece = lane / 16;
+#pragma unroll
+    for (int c = 0; c < kHead / 16; ++c) {
+      std::uint32_t b[4];
+      ldmatrix_x4<true>(b, values + place(value_row, 2 * c + value_piece));
+#pragma unroll
+      for (int n8 = 0; n8 < 2; ++n8) {
+        float(&to)[4] = o[2 * c + n8];
+#pragma unroll
+        for (int e = 0; e < 2 * kHalves; ++e) to[e] *= shrink[e / 2];
+        mma_16x8x16<T>(to, weights, {b[2 * n8], b[2 * n8 + 1]});
+      }
+    }
+  }
+
+  __device__ void run_steps(const EarlyIndices& early) {
+    const auto step_of = [&](int n) { return first_step + warp + n * warps; };
+    constexpr int ahead = stages - 1;
+    int copied = 0;
+    for (; copied < ahead && step_of(copied) < min(last_step, window_steps); ++copied) {
+      copy(copied, step_of(copied));
+      copy_async_commit();
+    }
+    load_queries();
+    __syncthreads();  // memory().rows
+    prepare_landmarks(early);
+    __syncthreads();
+    for (; copied < ahead; ++copied) {
+      if (step_of(copied) < last_step) copy(copied, step_of(copied));
+      copy_async_commit();
+    }
+    for (int n = 0; step_of(n) < last_step; ++n) {
+      copy_async_wait<ahead - 1>();
+      __syncwarp();  // the copies of all lanes are there, and all have read the step before
+      if (step_of(n + ahead) < last_step) copy(n + ahead, step_of(n + ahead));
+      copy_async_commit();
+      compute(n, step_of(n));
+    }
+    copy_async_wait<0>();
+  }
+
+  /// [warp, row, kHead] and [warp, row] in the place of the rings.
+  __device__ float* warp_values(int of_warp, int row) const {
+    return reinterpret_cast<float*>(shared) + (of_warp * rows + row) * kHead;
+  }
+  __device__ float2* warp_statistics(int of_warp, int row) const {
+    return reinterpret_cast<float2*>(reinterpret_cast<float*>(shared) + warps * rows * kHead) + of_warp * rows + row;
+  }
+  __device__ void deposit() {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const int row = lane / 4 + 8 * half;
+      sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
+      sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
+      if (lane % 4 == 0) *warp_statistics(warp, row) = {maximum[half], sum[half]};
+      float* to = warp_values(warp, row) + lane % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < kHead / 8; ++n)
+        *reinterpret_cast<float2*>(to + 8 * n) = float2{o[n][2 * half], o[n][2 * half + 1]};
+    }
+  }
+
+  __device__ void run() {
+    const unsigned unit = blockIdx.x / static_cast<unsigned>(p.parts);
+    part = static_cast<int>(blockIdx.x % static_cast<unsigned>(p.parts));
+    tile = DecodeTile::at(p, unit);
+    if (tile.rows == 0) return;
+    k = {p.call.k.at(tile.s.b, tile.kv_head, tile.s.k_start), p.call.k.row};
+    v = {p.call.v.at(tile.s.b, tile.kv_head, tile.s.k_start), p.call.v.row};
+    lists = DecodeLists::of(p, tile);
+    const EarlyIndices early = ask_for_landmarks();
+    plan();
+    run_steps(early);
+    __syncthreads();  // nobody reads keys any more
+    deposit();
+    __syncthreads();
+    for (int n = thread; n < tile.rows * pieces; n += threads) {
+      const int row = n / pieces, column = n % pieces * 8;
+      DecodeSum total;
+#pragma unroll
+      for (int w = 0; w < warps; ++w) total.add(*warp_statistics(w, row), warp_values(w, row) + column);
+      if (p.parts == 1) {
+        total.store(p, tile, row, column);
+      } else {
+        const std::int64_t at = (static_cast<std::int64_t>(unit) * p.parts + part) * rows + row;
+        if (column == 0) p.statistics[at] = {total.maximum, total.sum};
+        total.keep(p.values + at * kHead + column);
+      }
+    }
+  }
+};
+
+template <class F>
+__global__ __launch_bounds__(F::threads, F::blocks_per_multiprocessor) void decode_kernel(const __grid_constant__
+                                                                                          typename F::Parameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(DSALT_EMULATED)
+  wait_for_earlier_kernels();
+  let_later_kernels_start();
+  F(p, dynamic_shared_memory<unsigned char>()).run();
+#endif
+}
+
+inline constexpr int combine_threads = 128;
+
+/// One row of a tile from its parts: each thread takes 8 columns of every so many-th part.
+template <class F>
+__global__ __launch_bounds__(combine_threads) void decode_combine_kernel(const __grid_constant__
+                                                                         typename F::Parameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(DSALT_EMULATED)
+  constexpr int pieces = F::pieces, shares = combine_threads / pieces;
+  __shared__ float2 statistics[shares];
+  __shared__ float4 values[shares * pieces * 2];
+  wait_for_earlier_kernels();
+  let_later_kernels_start();
+  const unsigned unit = blockIdx.x / F::rows;
+  const int row = static_cast<int>(blockIdx.x % F::rows);
+  const DecodeTile tile = DecodeTile::at(p, unit);
+  if (row >= tile.rows) return;
+  const int piece = static_cast<int>(threadIdx.x) % pieces, share = static_cast<int>(threadIdx.x) / pieces;
+  DecodeSum total;
+  for (int part = share; part < p.parts; part += shares) {
+    const std::int64_t at = (static_cast<std::int64_t>(unit) * p.parts + part) * F::rows + row;
+    total.add(p.statistics[at], p.values + (at * pieces + piece) * 8);
+  }
+  if (piece == 0) statistics[share] = {total.maximum, total.sum};
+  total.keep(reinterpret_cast<float*>(values + threadIdx.x * 2));
+  __syncthreads();
+  if (share > 0) return;
+  for (int other = 1; other < shares; ++other)
+    total.add(statistics[other], reinterpret_cast<const float*>(values + (other * pieces + piece) * 2));
+  total.store(p, tile, row, piece * 8);
+#endif
+}
+
+}  // namespace dsalt::cuda::hopper
