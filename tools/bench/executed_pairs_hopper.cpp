@@ -6,17 +6,17 @@
 //      last, and every block of 64 entries of every list that its tile reads and that starts at or before the tile's
 //      last position.
 //   2. Forward, dense: the same tile of rows, in one piece, by the tiles of 128 keys up to the last that its last row
-//      sees. Calls of at most 128 keys, and those whose tiles would leave a tenth of the multiprocessors idle, have
-//      tiles of 64 rows by 64 keys instead; not in deterministic mode.
+//      sees. Not in deterministic mode: calls of at most 128 keys, and those whose tiles would leave a tenth of the
+//      multiprocessors idle, have tiles of 64 rows by 64 keys instead; D = 64 has tiles of 128 rows where a
+//      multiprocessor does at most four fifths of the work with them.
 //   3. Backward: a tile is 128 keys of a kv head by 128 (D = 128: 64) rows of each query head that reads them. Sparse:
-//   it
-//      executes the tiles of rows whose ranges together reach into it. Causal: those from the one that holds the first
-//      row that sees its first key.
+//      it executes the tiles of rows whose ranges together reach into it. Causal: those from the one that holds the
+//      first row that sees its first key.
 //   4. Backward, landmarks: a block is 128 entries of a list, 64 where there are no more, by the tiles of rows that
-//   hold
-//      some row of the list that is not before the block's first entry.
+//      hold some row of the list that is not before the block's first entry.
 //
-// Every tile executes all of its pairs.
+// Every tile executes all of its pairs. Of the kernels for few queries and for lists of few queries nothing is known
+// here.
 #include <charconv>
 
 #include "bench/mask_view.hpp"
@@ -36,6 +36,10 @@ bool takes(const HopperDevice& device, Direction direction, const AttentionProbl
   constexpr std::int64_t shortest_chunk = 32;
   if (inputs.q.dtype != DType::bf16 && inputs.q.dtype != DType::f16) return false;
   if ((sizes.d != 64 && sizes.d != 128) || sizes.d != sizes.dv) return false;
+  constexpr std::int64_t few_queries = 16, few_rows = 128;  // decode_forward.cu
+  if (direction == Direction::forward && !device.deterministic && sizes.nq <= few_queries &&
+      sizes.nq * (sizes.hq / sizes.hkv) <= few_rows)
+    return false;
   if (problem.mask != Mask::sparse) return true;
   if (direction == Direction::backward && device.deterministic) return false;
   return !problem.landmark_chunk || *problem.landmark_chunk >= shortest_chunk || inputs.landmarks.size() == 0;
@@ -95,7 +99,12 @@ std::int64_t dense_forward(const HopperDevice& device, const MaskView& head, con
   const std::int64_t large_tiles = sizes.batch * sizes.hq * tiles_for(sizes.nq, large_rows);
   const bool enough = sizes.nq > 64 && large_tiles * 10 >= device.multiprocessors * std::int64_t{9};
   const bool large = device.deterministic || (sizes.nk > 128 && enough);
-  const std::int64_t rows = large ? large_rows : 64, keys = large ? 128 : 64;
+  std::int64_t rows = large ? large_rows : 64;
+  const std::int64_t keys = large ? 128 : 64;
+  const auto turns = [&](std::int64_t tile_rows) {
+    return tiles_for(sizes.batch * sizes.hq * tiles_for(sizes.nq, tile_rows), device.multiprocessors) * tile_rows;
+  };
+  if (large && !device.deterministic && turns(128) * 5 <= turns(large_rows) * 4) rows = 128;
   std::int64_t pairs = 0;
   for (std::int64_t row0 = 0; row0 < head.rows(); row0 += rows)
     pairs += rows * keys * tiles_for(head.range(std::min(row0 + rows, head.rows()) - 1).end, keys);
