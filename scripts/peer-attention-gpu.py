@@ -25,7 +25,7 @@ from peer_attention.errors import Disagreement, Missing  # noqa: E402  (the othe
 
 EXAMPLES = """examples:
   scripts/peer-attention-gpu.py                                # every group
-  scripts/peer-attention-gpu.py --quick                        # two small shapes, a minute: does everything run?
+  scripts/peer-attention-gpu.py --quick                        # small shapes, dense and sparse: does everything run?
   scripts/peer-attention-gpu.py --group short --json short.json
   scripts/peer-attention-gpu.py --group sparse --shape 9       # a minute: FlexAttention is compiled for each shape
   scripts/peer-attention-gpu.py --dry-run                      # the masks of the group sparse, on the CPU
@@ -78,6 +78,8 @@ def parse_arguments():
     arguments.group = arguments.group or GROUPS
     if arguments.shape and "sparse" not in arguments.group:
         parser.error("argument --shape: is for the group sparse, which --group leaves out")
+    if arguments.quick and arguments.shape:
+        parser.error("argument --shape: --quick has shapes of its own")
     return arguments
 
 

@@ -109,7 +109,7 @@ std::unique_ptr<char, ArrayCopies::Free> ArrayCopies::array(std::size_t bytes) {
 
 ArrayCopies::ArrayCopies(std::size_t bytes, int threads)
     : threads_(threads),
-      share_(std::max(piece_bytes, bytes / static_cast<std::size_t>(threads) / piece_bytes * piece_bytes)),
+      share_((bytes / static_cast<std::size_t>(threads) + piece_bytes) / piece_bytes * piece_bytes),
       from_(array(share_ * static_cast<std::size_t>(threads))),
       to_(array(share_ * static_cast<std::size_t>(threads))) {
   run_together(threads_, [&](int thread, int) {  // each thread's share comes from memory close to it

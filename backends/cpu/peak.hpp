@@ -27,7 +27,7 @@ std::optional<double> measure_peak(std::string_view isa, PeakKind kind, int thre
 /// Copies of an array, piece by piece, by several threads at once.
 class ArrayCopies {
  public:
-  /// Allocates twice `bytes`; throws std::bad_alloc.
+  /// Allocates twice `bytes`, rounded up to whole pieces for every thread; throws std::bad_alloc.
   ArrayCopies(std::size_t bytes, int threads);
   /// Bytes per second, read and written, while each thread copies its next `pieces` pieces of 4 MB: the sum over
   /// threads of each one's median.

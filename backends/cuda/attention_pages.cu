@@ -202,7 +202,7 @@ int2* GatheredPages::reach() const {
 void GatheredPages::find_reach(const AttentionProblem& problem) {
   for_floating(inputs_.q.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    launch(context_, operation_, find_reach_kernel<T>, static_cast<unsigned>(inputs_.q.shape[0]), gather_threads, 0,
+    launch(context_, operation_, find_reach_kernel<T>, inputs_.q.shape[0], gather_threads, 0,
            attention_call<T>(problem, inputs_), reach());
   });
 }
@@ -222,11 +222,11 @@ void GatheredPages::gather(const TensorView& pool, Copy& copy, unsigned char* me
                               key_blocks};
     const bool vectors = rows_are_packed(pool, vector_length<T>);
     launch(context_, operation_, vectors ? gather_pages_kernel<T, true> : gather_pages_kernel<T, false>,
-           static_cast<unsigned>(inputs_.q.shape[0] * key_blocks), gather_threads, 0, arguments);
+           inputs_.q.shape[0] * key_blocks, gather_threads, 0, arguments);
     if (whole_ || !inputs_.landmarks.present()) return;
     const std::int64_t slots = inputs_.landmarks.size();
     launch(context_, operation_, vectors ? gather_landmarks_kernel<T, true> : gather_landmarks_kernel<T, false>,
-           static_cast<unsigned>(ceil_div(slots, gather_slots)), gather_threads, 0, arguments,
+           ceil_div(slots, gather_slots), gather_threads, 0, arguments,
            device_view<const std::int32_t, 4>(inputs_.landmarks), slots, inputs_.q.shape[1] / pool.shape[1]);
   });
 }

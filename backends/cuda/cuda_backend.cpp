@@ -153,8 +153,12 @@ std::optional<MemoryUse> CudaBackend::memory_use(bool start_anew) {
   const CurrentDevice current(context_.device);
   const std::uint64_t now = context_.memory->counted(cudaMemPoolAttrUsedMemCurrent),
                       most = context_.memory->counted(cudaMemPoolAttrUsedMemHigh);
-  if (start_anew) context_.memory->start_high_water_mark_anew();
-  return MemoryUse{now, std::max(now, most)};
+  const MemoryUse use{now, std::max({now, most, mark_started_at_})};
+  if (start_anew) {
+    context_.memory->start_high_water_mark_anew();
+    mark_started_at_ = now;  // the pool's own mark is 0 until the next allocation
+  }
+  return use;
 }
 
 }  // namespace dsalt::cuda

@@ -57,6 +57,7 @@ class CudaBackend final : public Backend {
   std::string name_, description_;
   Context context_;
   std::unique_ptr<Staging> staging_;
+  std::uint64_t mark_started_at_ = 0;  // what was in use when the high-water mark was last started anew
 };
 
 }  // namespace dsalt::cuda

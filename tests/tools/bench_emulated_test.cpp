@@ -141,6 +141,11 @@ BOOST_AUTO_TEST_CASE(memory_counts_tensors_and_what_calls_take) {
     BOOST_TEST(use().most >= tensors + 64 * 64 * 4);  // float32 sums of dq
     BOOST_TEST(use(true).most < tensors + 1000000);
     BOOST_TEST(use().most == tensors);
+    {
+      const Tensor more = output_tensor(*backend, {1, 1, 64, 64}, DType::bf16);
+      use(true);
+    }
+    BOOST_TEST(use().most == tensors + 64 * 64 * 2);  // what was in use when the mark was set, though it went since
   }
   BOOST_TEST(use().now == before);
   BOOST_TEST(!make_backend("cpu")->memory_use(false).has_value());

@@ -85,4 +85,10 @@ BOOST_AUTO_TEST_CASE(instruction_sets) {
   BOOST_TEST(!measure_peak("nothing", PeakKind::f32, 1).has_value());
 }
 
+BOOST_AUTO_TEST_CASE(copied_arrays_are_no_smaller_than_asked_for) {
+  constexpr std::size_t piece = 4u << 20, bytes = 20u << 20;
+  for (const int threads : {1, 2, 3, 4})
+    BOOST_TEST(static_cast<std::size_t>(internal::ArrayCopies(bytes, threads).pieces() * threads) * piece >= bytes);
+}
+
 BOOST_AUTO_TEST_SUITE_END()

@@ -15,8 +15,8 @@
 //   4. Backward, landmarks: a block is 128 entries of a list, 64 where there are no more, by the tiles of rows that
 //      hold some row of the list that is not before the block's first entry.
 //
-// Every tile executes all of its pairs. Of the kernels for few queries and for lists of few queries nothing is known
-// here.
+// Every tile executes all of its pairs. Of the kernels for few queries (a call of few queries with very long lists
+// counts as one of these) and for lists of few queries nothing is known here.
 #include <charconv>
 
 #include "bench/mask_view.hpp"

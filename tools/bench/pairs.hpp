@@ -30,7 +30,8 @@ struct HopperDevice {
 };
 /// From a backend's description; empty where it has no Hopper kernels.
 std::optional<HopperDevice> hopper_device(std::string_view description);
-/// Px of these kernels, by the rule in executed_pairs_hopper.cpp; empty for calls that the portable kernels take.
+/// Px of these kernels, by the rule in executed_pairs_hopper.cpp; empty for calls that other kernels take
+/// (portable, few queries, lists of few queries).
 std::optional<std::int64_t> count_executed_hopper(const HopperDevice& device, Direction direction,
                                                   const AttentionProblem& problem, const AttentionInputs& inputs);
 

@@ -126,7 +126,7 @@ const char* cudaGetErrorString(cudaError_t) { return "an emulated failure"; }
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) { return *pool = nullptr, cudaSuccess; }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t) { return cudaSuccess; }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, void*) {
-  if (attribute == cudaMemPoolAttrUsedMemHigh) pool.most = pool.now;
+  if (attribute == cudaMemPoolAttrUsedMemHigh) pool.most = 0;  // until the next allocation, as on a device
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, void* value) {
