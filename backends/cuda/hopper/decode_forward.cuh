@@ -10,12 +10,10 @@
 #include "../mma.cuh"
 #include "../vectors.cuh"
 #include "decode_call.cuh"
+#include "landmark_weights.cuh"
 #include "tma.cuh"
 
 namespace dsalt::cuda::hopper {
-
-/// A row's landmark must stay finite with any weight.
-inline constexpr float largest_bias = 1e38f;
 
 template <class T, int kHead, int kHalves, int kWarps>
 struct Decode {
@@ -165,7 +163,7 @@ struct Decode {
           if (row.list == list && bounds.admits(key, false)) admitted |= 1u << n;
         }
       entry_rows()[entry] = admitted;
-      entry_biases()[entry] = fminf(fmaxf(weight * exp_unit<float>, -largest_bias), largest_bias);
+      entry_biases()[entry] = landmark_exponent(weight, p.scale_log2);
     }
   }
 

@@ -152,7 +152,7 @@ struct ListBackward {
       for (int c = 0; c < 4; ++c) {
         const float bias = call.weight.present() ? now.bias_of(EntryScores::entry(t, c)) : 0;
         float& weight = weights.at(n, c);
-        weight = bounds[n].admits(key[c], false) ? exp2_fast(fmaf(weight, p.scale_log2, bias - lse[n])) : 0;
+        weight = bounds[n].admits(key[c], false) ? landmark_weight(fmaf(weight, p.scale_log2, bias), lse[n]) : 0;
         float& gradient = ds.at(n, c);
         gradient = weight == 0 ? 0 : weight * (gradient - delta[n]);
         dlambda[c] += gradient;

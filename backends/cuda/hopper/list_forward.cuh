@@ -110,7 +110,7 @@ struct ListForward {
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       float& score = s.at(n, c);
-      score = bounds[n].admits(key[c], false) ? score * call.score_factor + bias[c] : -INFINITY;
+      score = bounds[n].admits(key[c], false) ? fmaf(score, call.score_factor, bias[c]) : -INFINITY;
       top = fmaxf(top, score);
     }
     top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));

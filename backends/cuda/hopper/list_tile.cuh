@@ -14,6 +14,7 @@
 #include "../mma.cuh"
 #include "../vectors.cuh"
 #include "dense_call.cuh"
+#include "landmark_weights.cuh"
 
 namespace dsalt::cuda::hopper {
 
@@ -58,6 +59,7 @@ struct ListTile {
     list = t;
     clean = (s.b * call.list_heads + call.list_head(z)) * call.lists + t;
     const std::int64_t begin = t * call.chunk - call.chunk_offset;
+    if (begin >= s.nq) return;  // nobody reads it; its start may be no 32-bit number
     first_query = static_cast<int>(max(begin, std::int64_t{0}));
     first_row = tiles.by_tiles.remainder(rest, t) * tile_rows;
     const int end = static_cast<int>(min(begin + call.chunk, static_cast<std::int64_t>(s.nq)));
@@ -210,7 +212,7 @@ __device__ inline void add_entries(RowSums<kHead, kRows>& sums, EntryScores& wei
 template <class T>
 struct Entries {
   int key;
-  float bias;  // scaled for exp_scaled()
+  float bias;  // in exponents of 2
 
   __device__ Entries(const AttentionCall<T>& call, const ListTile<T>& tile, int start, int lane) {
     const int n = start + lane % list_entries;
@@ -219,7 +221,7 @@ struct Entries {
     if (n < call.slots) key = call.clean.index[tile.clean * call.slots + n];
     if (!call.weight.present() || key == no_key) return;
     const int slot = call.clean.slot[tile.clean * call.slots + n];
-    bias = fminf(fmaxf(call.log_weight(tile.s.b, tile.z, tile.list, slot) * exp_unit<float>, -1e38f), 1e38f);
+    bias = landmark_exponent(call.log_weight(tile.s.b, tile.z, tile.list, slot), call.score_factor);
   }
   /// Whether the list had ended before.
   __device__ bool none() const { return key_of(0) == no_key; }

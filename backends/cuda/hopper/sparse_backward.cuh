@@ -397,10 +397,10 @@ struct SparseBackward {
             const float z = rows.edge[column + i % 2].argument(key[i / 2], inverse_tau);
             if (z != INFINITY) offset += log2_sigmoid(z);
           }
-          float exponent = fmaf(value, scale, offset);
-          // Beside a large log-weight the rounding of lse alone may be large, but no weight is above 1. (NaN stays.)
-          if constexpr (listed) exponent = exponent > 0 ? 0 : exponent;
-          value = exp2_fast(exponent);
+          if constexpr (listed)
+            value = landmark_weight(__fmul_rn(value, scale), -offset);
+          else
+            value = exp2_fast(fmaf(value, scale, offset));
           if constexpr (masked)
             if (!admits<kind>(i / 2, column + i % 2, i % 2 ? begin.y : begin.x, i % 2 ? length.y : length.x, row0))
               value = 0;

@@ -5,6 +5,7 @@
 #include "../attention_call.cuh"
 #include "../exp2.cuh"
 #include "../reduce.cuh"
+#include "landmark_weights.cuh"
 
 namespace dsalt::cuda::hopper {
 
@@ -141,12 +142,6 @@ __device__ inline void for_landmark_blocks(const AttentionCall<T>& call, const S
     for (; block.start < block.count && block.index[block.start] <= newest; block.start += landmarks_of_block)
       body(block);
   }
-}
-
-/// A landmark's log-weight in units of unscaled scores. Added to a finite score it must stay finite, so what is beyond
-/// +-1e38 counts as that.
-__device__ inline float landmark_bias(float log_weight, float inverse_scale) {
-  return fminf(fmaxf(log_weight * inverse_scale, -1e38f), 1e38f);
 }
 
 /// A block of landmarks in shared memory. Its keys ascend.

@@ -32,7 +32,9 @@ struct RawList {
     step = raw.landmarks.strides[3];
     slots = static_cast<int>(raw.landmarks.shape[3]);
   }
-  /// The index in slot n, -1 if it is unused.
+  /// The index in slot n, -1 if it is unused. (One past the last key moves the entries behind it to other places of a
+  /// kernel's steps: a row's bits stay only while lists do not name keys that are not there yet. Selected lists do
+  /// not.)
   __device__ std::int32_t index(int n) const {
     const std::int32_t l = n < slots ? first[n * step] : -1;
     return l < nk ? l : -1;

@@ -103,7 +103,8 @@ void add_lists(FamilyList& list) {
                          {"more_than_fit", {.k = 300, .heads = 8}},
                          {"chunk_1", {.k = 7, .heads = 8, .chunk = 1, .weights = true}},
                          {"chunk_3_offset_2", {.k = 30, .chunk = 3, .offset = 2, .weights = true}},
-                         {"overwhelming", {.k = 6, .heads = 8, .weights = true, .weight_scale = 1e4}}};
+                         {"overwhelming", {.k = 6, .heads = 8, .weights = true, .weight_scale = 1e4}},
+                         {"huge_weights", {.k = 6, .heads = 8, .weights = true, .weight_scale = 1e9}}};
   for (const Lists& entry : lists)
     for (const std::int64_t nq : {1, 6})
       for (const bool window : {false, true})

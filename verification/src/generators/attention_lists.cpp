@@ -37,7 +37,10 @@ void add_slots(FamilyList& list) {
       {"chunk_9_shared", {.k = 40, .chunk = 9, .offset = 4, .weights = true, .messy = true}, 100, 4, 1, slow},
       {"chunk_31", {.k = 50, .heads = 2, .chunk = 31, .offset = 30, .weights = true}, 100, 2, 1, quick},
       {"chunk_31_of_300", {.k = 300, .chunk = 31, .weights = true, .messy = true}, 100, 2, 1, slow},
-      {"overwhelming", {.k = 6, .heads = 2, .chunk = 1, .weights = true, .weight_scale = 1e4}, 70, 2, 1, quick}};
+      {"overwhelming", {.k = 6, .heads = 2, .chunk = 1, .weights = true, .weight_scale = 1e4}, 70, 2, 1, quick},
+      {"one_with_huge_weight", {.k = 1, .heads = 2, .chunk = 1, .weights = true, .weight_scale = 1e9}, 70, 2, 1, quick},
+      {"huge_weights", {.k = 6, .heads = 2, .chunk = 1, .weights = true, .weight_scale = 1e7}, 70, 2, 1, quick},
+      {"huge_weights_chunk_31", {.k = 50, .chunk = 31, .weights = true, .weight_scale = 1e9}, 100, 2, 1, slow}};
   for (const Lists& entry : lists)
     for (const std::int64_t d : {64, 128})
       for (const bool window : {false, true})

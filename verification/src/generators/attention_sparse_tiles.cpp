@@ -54,7 +54,8 @@ void add_lists(FamilyList& list) {
                          {"messy_chunks_100", {.k = 130, .heads = 2, .chunk = 100, .offset = 7, .messy = true}, slow},
                          {"chunk_longer", {.k = 20, .chunk = 1000, .offset = 900}, slow},
                          {"chunk_2_to_62", {.k = 20, .chunk = most_chunk, .offset = most_chunk - 1}, quick},
-                         {"overwhelming", {.k = 6, .heads = 2, .weights = true, .weight_scale = 1e4}, quick}};
+                         {"overwhelming", {.k = 6, .heads = 2, .weights = true, .weight_scale = 1e4}, quick},
+                         {"one_with_huge_weight", {.k = 1, .heads = 2, .weights = true, .weight_scale = 1e8}, quick}};
   for (const Lists& entry : lists)
     for (const std::int64_t d : {64, 128})
       for (const bool window : {false, true})
