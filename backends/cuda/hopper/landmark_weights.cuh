@@ -22,7 +22,7 @@ __device__ inline float landmark_exponent(float log_weight, float scale_log2) {
 /// to more than a weight can tell: no weight is above 1, and one within that rounding of 1 is 1. NaN stays.
 __device__ inline float landmark_weight(float exponent, float lse_log2) {
   const float below = exponent - lse_log2;
-  return exp2_fast(below > -0x1p-22f * fabsf(lse_log2) ? 0 : below);
+  return exp2_fast(fmaf(fabsf(lse_log2), 0x1p-22f, below) > 0 ? 0 : below);
 }
 
 }  // namespace dsalt::cuda::hopper
