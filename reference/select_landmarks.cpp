@@ -36,7 +36,8 @@ struct Sequences {
   }
 };
 
-/// z-scores of one energy over the candidates of a list.
+/// z-scores of one energy over the candidates of a list. Sums are taken in extended precision: over thousands of
+/// candidates, one after another, those of doubles lose more than a backend's that adds in parallel.
 struct ZScore {
   double std = 0;
   bool constant = true;   // one candidate or std <= 1e-6: z = 0 and no gradient
@@ -44,15 +45,15 @@ struct ZScore {
 
   void compute(const RowVector& energy, const std::vector<std::int64_t>& candidates) {
     const auto count = static_cast<double>(candidates.size());
-    double mean = 0, squares = 0;
+    long double mean = 0, squares = 0;
     const double first = candidates.empty() ? 0 : energy[candidates.front()];
     for (const std::int64_t j : candidates) mean += energy[j] - first;  // equal energies: a mean without rounding
     mean = first + mean / count;
     for (const std::int64_t j : candidates) squares += (energy[j] - mean) * (energy[j] - mean);
-    std = candidates.size() > 1 ? std::sqrt(squares / (count - 1)) : 0;
+    std = static_cast<double>(candidates.size() > 1 ? std::sqrt(squares / (count - 1)) : 0);
     constant = std <= 1e-6;
     z.clear();
-    for (const std::int64_t j : candidates) z.push_back(constant ? 0 : (energy[j] - mean) / std);
+    for (const std::int64_t j : candidates) z.push_back(constant ? 0 : static_cast<double>((energy[j] - mean) / std));
   }
 
   /// Adds the gradient of <dz, z> to that of the energies.

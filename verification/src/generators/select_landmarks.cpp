@@ -199,7 +199,7 @@ void add_long(FamilyList& list) {
   for (const char* policy : {"global", "causal"}) {
     const std::string p = policy;
     const Selection s = few_heads({.policy = policy, .n = 5003, .k = 30, .chunk = 1250, .gradient = false});
-    list.add(p + "_ties", {DType::f32}, quick, [s](CaseBuilder& c) {
+    list.add(p + "_ties", wide_dtypes, quick, [s](CaseBuilder& c) {
       select(c, s);
       c.fill("nx", s.nx_shape(), c.statistics(), [](std::int64_t index) { return 1 + (index * 7) % 3; });
       c.fill("nv", s.nv_shape(), c.statistics(), [](std::int64_t) { return 2; });
@@ -208,7 +208,7 @@ void add_long(FamilyList& list) {
       select(c, s);
       c.fill("nx", s.nx_shape(), c.statistics(), [](std::int64_t index) { return 100 + 0.25 * index; });
     });
-    list.add(p + "_huge", {DType::f32}, quick, [s](CaseBuilder& c) {
+    list.add(p + "_huge", wide_dtypes, quick, [s](CaseBuilder& c) {
       select(c, s);
       const RandomValues random = c.random("huge");
       c.fill("nx", s.nx_shape(), c.statistics(), [&](std::int64_t n) { return 0x1p110 * (1 + random.uniform(n)); });
