@@ -92,12 +92,9 @@ void dense_backward(const Context& context, const AttentionProblem& problem, con
       dv(context, operation, gradients.dv, in.v);
   const DenseTensors tensors(context, operation, {&in.q, &in.k, &in.v, &saved.out, &saved.dout},
                              {&gradients.dq, &gradients.dk, &gradients.dv});
-  const std::int64_t d = in.q.shape[static_cast<std::size_t>(in.q.rank - 1)];
-  const auto of_type = [&]<class T>(Tag<T>) {
-    d == 64 ? choose<T, 64>(context, problem, in, saved, gradients)
-            : choose<T, 128>(context, problem, in, saved, gradients);
-  };
-  in.q.dtype == DType::bf16 ? of_type(Tag<bf16>{}) : of_type(Tag<f16>{});
+  for_kernel(in.q, [&]<class T, int kHead>(Tag<T>, std::integral_constant<int, kHead>) {
+    choose<T, kHead>(context, problem, in, saved, gradients);
+  });
   tensors.copy_back();
 }
 

@@ -120,14 +120,6 @@ struct Call {
           most_resident_clusters(context, operation, warp_specialized_kernel<F>, parts, F::threads, F::shared_bytes);
     return entry->second;
   }
-
-  template <class T>
-  void choose_shape(bool causal) const {
-    if (in.q.shape[static_cast<std::size_t>(in.q.rank - 1)] == 64)
-      causal ? choose<T, 64, true>() : choose<T, 64, false>();
-    else
-      causal ? choose<T, 128, true>() : choose<T, 128, false>();
-  }
 };
 
 }  // namespace
@@ -138,8 +130,9 @@ void dense_forward(const Context& context, const AttentionProblem& problem, cons
   AttentionOutputs out = outputs;
   const DenseTensors tensors(context, operation, {&in.q, &in.k, &in.v}, {&out.out});
   const Call call{context, in, out, dense_call(problem, in)};
-  const bool causal = problem.mask == Mask::causal;
-  in.q.dtype == DType::bf16 ? call.choose_shape<bf16>(causal) : call.choose_shape<f16>(causal);
+  for_kernel(in.q, [&]<class T, int kHead>(Tag<T>, std::integral_constant<int, kHead>) {
+    problem.mask == Mask::causal ? call.choose<T, kHead, true>() : call.choose<T, kHead, false>();
+  });
   tensors.copy_back();
 }
 

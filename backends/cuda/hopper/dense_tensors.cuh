@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <optional>
 #include <span>
+#include <type_traits>
 
 #include "../packed_rows.cuh"
 #include "tensor_map.hpp"
@@ -46,5 +47,18 @@ class Unwanted {
  private:
   std::optional<Scratch<unsigned char>> memory_;
 };
+
+/// Calls `body` with the element type of q as Tag<bf16> or Tag<f16>, and with its head size, 64 or 128, as a constant:
+/// these are what the kernels exist for (takes_attention).
+template <class Body>
+void for_kernel(const TensorView& q, Body&& body) {
+  const auto of_type = [&](auto type) {
+    if (q.shape[static_cast<std::size_t>(q.rank - 1)] == 64)
+      body(type, std::integral_constant<int, 64>{});
+    else
+      body(type, std::integral_constant<int, 128>{});
+  };
+  q.dtype == DType::bf16 ? of_type(Tag<bf16>{}) : of_type(Tag<f16>{});
+}
 
 }  // namespace dsalt::cuda::hopper

@@ -72,11 +72,9 @@ void list_forward(const Context& context, const AttentionProblem& problem, const
     const WindowPart window(problem, in);
     sparse_forward(context, window.problem, window.inputs, out);
   }
-  const bool narrow = in.q.shape[static_cast<std::size_t>(in.q.rank - 1)] == 64;
-  if (in.q.dtype == DType::bf16)
-    narrow ? choose<bf16, 64>(context, problem, in, out) : choose<bf16, 128>(context, problem, in, out);
-  else
-    narrow ? choose<f16, 64>(context, problem, in, out) : choose<f16, 128>(context, problem, in, out);
+  for_kernel(in.q, [&]<class T, int kHead>(Tag<T>, std::integral_constant<int, kHead>) {
+    choose<T, kHead>(context, problem, in, out);
+  });
   tensors.copy_back();
 }
 

@@ -252,13 +252,9 @@ void sparse_backward(const Context& context, const AttentionProblem& problem, co
       dv(context, operation, gradients.dv, in.v);
   const DenseTensors tensors(context, operation, {&in.q, &in.k, &in.v, &saved.out, &saved.dout},
                              {&gradients.dq, &gradients.dk, &gradients.dv});
-  const bool narrow_heads = in.q.shape[static_cast<std::size_t>(in.q.rank - 1)] == 64;
-  if (in.q.dtype == DType::bf16)
-    narrow_heads ? choose<bf16, 64>(context, problem, in, saved, gradients)
-                 : choose<bf16, 128>(context, problem, in, saved, gradients);
-  else
-    narrow_heads ? choose<f16, 64>(context, problem, in, saved, gradients)
-                 : choose<f16, 128>(context, problem, in, saved, gradients);
+  for_kernel(in.q, [&]<class T, int kHead>(Tag<T>, std::integral_constant<int, kHead>) {
+    choose<T, kHead>(context, problem, in, saved, gradients);
+  });
   tensors.copy_back();
 }
 
