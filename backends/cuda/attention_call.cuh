@@ -307,6 +307,8 @@ class LandmarkLists {
  public:
   LandmarkLists(const Context& context, const char* operation, const AttentionInputs& inputs);
   CleanLists prepare(const AttentionProblem& problem, const AttentionInputs& inputs);
+  /// The same, and on the way *zero becomes 0 (null: nothing does).
+  CleanLists prepare(const AttentionProblem& problem, const AttentionInputs& inputs, int* zero);
 
  private:
   const Context& context_;

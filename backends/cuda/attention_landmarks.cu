@@ -19,7 +19,11 @@ struct RawLists {
 /// Sorts (index, slot) pairs of one list by a bitonic network, then keeps the first of each index.
 __global__ void __launch_bounds__(threads)
     attention_lists_kernel(RawLists raw, std::int64_t sort_width, std::uint64_t* sorting, std::int32_t* index,
-                           std::int32_t* slot, std::int32_t* count) {
+                           std::int32_t* slot, std::int32_t* count, int* zero) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");  // the next kernel may begin to start
+#endif
+  if (zero != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *zero = 0;
   const std::int64_t list = blockIdx.x, heads = raw.landmarks.shape[1], lists = raw.landmarks.shape[2],
                      slots = raw.landmarks.shape[3];
   const std::int64_t t = list % lists, h = list / lists % heads, b = list / lists / heads;
@@ -101,7 +105,14 @@ LandmarkLists::LandmarkLists(const Context& context, const char* operation, cons
       sorting_(context, operation, sort_width_ > shared_width ? lists_ * sort_width_ : 0) {}
 
 CleanLists LandmarkLists::prepare(const AttentionProblem& problem, const AttentionInputs& inputs) {
-  if (lists_ == 0) return {};
+  return prepare(problem, inputs, nullptr);
+}
+
+CleanLists LandmarkLists::prepare(const AttentionProblem& problem, const AttentionInputs& inputs, int* zero) {
+  if (lists_ == 0) {
+    if (zero != nullptr) check(cudaMemsetAsync(zero, 0, sizeof(int), context_.stream()), operation_, "cudaMemsetAsync");
+    return {};
+  }
   const internal::AttentionSizes sizes = internal::attention_sizes(inputs);
   const RawLists raw{device_view<const std::int32_t, 4>(inputs.landmarks),
                      device_view<const std::int32_t, 1>(inputs.cu_seqlens_q),
@@ -114,7 +125,7 @@ CleanLists LandmarkLists::prepare(const AttentionProblem& problem, const Attenti
   const std::size_t shared =
       sorting_.data() == nullptr ? static_cast<std::size_t>(sort_width_) * sizeof(std::uint64_t) : 0;
   launch(context_, operation_, attention_lists_kernel, lists_, dim3(threads), shared, raw, sort_width_, sorting_.data(),
-         index_.data(), slot_.data(), count_.data());
+         index_.data(), slot_.data(), count_.data(), zero);
   return {index_.data(), slot_.data(), count_.data()};
 }
 

@@ -1,14 +1,13 @@
 // Pairs that the cuda backend's Hopper kernels execute. THE RULE IS HERE AND NOWHERE ELSE: it mirrors the tiling of
 // backends/cuda/hopper/{sparse,dense}_*.cu* and changes with it (tests/cuda/emulated counts what the kernels multiply).
 //
-//   1. Forward, sparse: a tile is 192 rows (D = 64; 128: 128) of a query head, 64 for each warpgroup. A warpgroup
-//      executes every key tile of 64 (128) keys that the range of some row of its 64 touches, from the first to the
-//      last, and every block of 64 entries of every list that its tile reads and that starts at or before the tile's
-//      last position.
-//   2. Forward, dense: the same tile of rows, in one piece, by the tiles of 128 keys up to the last that its last row
-//      sees. Not in deterministic mode: calls of at most 128 keys, and those whose tiles would leave a tenth of the
-//      multiprocessors idle, have tiles of 64 rows by 64 keys instead; D = 64 has tiles of 128 rows where a
-//      multiprocessor does at most four fifths of the work with them.
+//   1. Forward, sparse: a tile is 192 rows of a query head, 64 for each warpgroup. A warpgroup executes every key tile
+//      of 64 keys that the range of some row of its 64 touches, from the first to the last, and every block of 64
+//      entries of every list that its tile reads and that starts at or before the tile's last position.
+//   2. Forward, dense: a tile is 192 rows (D = 128: 128), in one piece, by the tiles of 128 keys up to the last that
+//      its last row sees. Not in deterministic mode: calls of at most 128 keys, and those whose tiles would leave a
+//      tenth of the multiprocessors idle, have tiles of 64 rows by 64 keys instead; D = 64 has tiles of 128 rows where
+//      a multiprocessor does at most four fifths of the work with them.
 //   3. Backward: a tile is 128 keys of a kv head by 128 (D = 128: 64) rows of each query head that reads them. Sparse:
 //      it executes the tiles of rows whose ranges together reach into it. Causal: those from the one that holds the
 //      first row that sees its first key.
@@ -75,8 +74,8 @@ class Lists {
 };
 
 /// Rule 1, for one query head.
-std::int64_t sparse_forward(const MaskView& head, const AttentionInputs& inputs, std::int64_t width) {
-  const std::int64_t groups = width == 64 ? 3 : 2, tile_keys = width == 64 ? 64 : 128, rows = 64 * groups;
+std::int64_t sparse_forward(const MaskView& head, const AttentionInputs& inputs) {
+  constexpr std::int64_t tile_keys = 64, rows = 192;
   std::int64_t pairs = 0;
   Lists lists(head, inputs);
   for (std::int64_t row0 = 0; row0 < head.rows(); row0 += rows) {
@@ -180,8 +179,7 @@ std::optional<std::int64_t> count_executed_hopper(const HopperDevice& device, Di
       if (direction == Direction::backward)
         pairs += backward(problem, head, tile_rows) + backward_landmarks(problem, inputs, head, tile_rows);
       else
-        pairs +=
-            problem.mask == Mask::sparse ? sparse_forward(head, inputs, sizes.d) : dense_forward(device, head, sizes);
+        pairs += problem.mask == Mask::sparse ? sparse_forward(head, inputs) : dense_forward(device, head, sizes);
     }
   return pairs;
 }

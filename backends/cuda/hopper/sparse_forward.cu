@@ -23,6 +23,7 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
   const bool packed = in.cu_seqlens_q.present();
   DenseCall call = dense_call(problem, in);
   std::optional<PackedTiles> tiles;
+  TileOrder order;
   std::int64_t work;
   if (packed) {
     tiles.emplace(context, operation, call.cu_q, call.batch, call.nq, F::rows);
@@ -31,17 +32,13 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
     work = static_cast<std::int64_t>(call.tiles) * call.hq;
   } else {
     call.tiles = static_cast<int>(ceil_div(call.nq, F::rows));
-    // One head after another: the tiles that run together are neighbours, and so are their windows.
-    call.heads_per_section = 1;
-    call.by_section_heads = Divider(1);
-    call.by_section = Divider(call.tiles);
+    order = TileOrder(call.batch * call.hq, call.tiles);
     work = static_cast<std::int64_t>(call.tiles) * call.batch * call.hq;
   }
   const Scratch<int> next(context, operation, 1);
-  check(cudaMemsetAsync(next.data(), 0, sizeof(int), context.stream()), operation, "cudaMemsetAsync");
   // The latest kernel before the main one: their beginning and end overlap.
   LandmarkLists lists(context, operation, in);
-  const CleanLists clean = lists.prepare(problem, in);
+  const CleanLists clean = lists.prepare(problem, in, next.data());
   const double scale = problem.scale.value_or(1 / std::sqrt(static_cast<double>(kHead)));
   SparseForwardParameters<T> p{make_tensor_map(in.q, 64, operation),
                                make_tensor_map(in.k, F::keys, operation),
@@ -51,6 +48,7 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
                                rows_of<T>(out.out, packed),
                                rows_of<float>(out.lse, packed),
                                static_cast<float>(1 / scale),
+                               order,
                                static_cast<int>(work),
                                next.data()};
   p.sparse.clean = clean;

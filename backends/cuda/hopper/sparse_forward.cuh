@@ -2,13 +2,13 @@
 // docs/semantics.md, "The admitted set".
 //
 // A block takes one tile of query rows of a head after another, from a counter, since tiles differ in length. A
-// warpgroup of helpers works ahead of the warpgroups that compute 64 rows each:
+// warpgroup of helpers works ahead of the three warpgroups that compute 64 rows each:
 //   planners   (a warp for each 64 rows) take the next tile, find what every row admits and which keys the 64 rows
 //              need, and gather landmarks, 64 of a list at a time, into shared memory
 //   a copier   brings the queries and the tiles of keys and values that some row's window touches (TMA)
-// Landmarks come first, then windows from the last key tile to the first. Key tiles start at multiples of their size
-// and blocks of landmarks at multiples of 64 of the clean list; a tile that a row does not admit changes none of its
-// bits: a row's result does not depend on the other rows.
+// Landmarks come first, then windows from the last key tile to the first. Key tiles start at multiples of 64 keys and
+// blocks of landmarks at multiples of 64 of the clean list; a tile that a row does not admit changes none of its bits:
+// a row's result does not depend on the other rows.
 #pragma once
 
 #include "../attention_call.cuh"
@@ -20,6 +20,38 @@
 
 namespace dsalt::cuda::hopper {
 
+/// In which order the tiles of a padded call are taken: head after head, so that tiles that run together are neighbours
+/// and so are their windows; but the first few tiles of every head last, the later ones of them first. A causal window
+/// has few keys there, and short tiles at the end leave multiprocessors idle for a shorter time.
+struct TileOrder {
+  static constexpr int most_early = 8;
+  int pairs = 0, early = 0, late = 0;  // (sequence, head) pairs, and tiles of each
+  Divider by_pairs, by_late;
+
+  TileOrder() = default;
+  __host__ TileOrder(int heads, int tiles)
+      : pairs(heads),
+        early(tiles < most_early ? tiles : most_early),
+        late(tiles - early),
+        by_pairs(heads == 0 ? 1 : heads),
+        by_late(late == 0 ? 1 : late) {}
+  /// Tile number n.
+  __device__ Tile at(int n, const DenseCall& call) const {
+    const int rest = n - pairs * late;
+    int pair, index;
+    if (rest < 0) {
+      pair = by_late.quotient(n);
+      index = early + by_late.remainder(n, pair);
+    } else {
+      const int turn = by_pairs.quotient(rest);
+      pair = by_pairs.remainder(rest, turn);
+      index = early - 1 - turn;
+    }
+    const int sequence = call.by_hq.quotient(pair);
+    return {sequence, call.by_hq.remainder(pair, sequence), index};
+  }
+};
+
 template <class T>
 struct SparseForwardParameters {
   CUtensorMap q, k, v;
@@ -28,6 +60,7 @@ struct SparseForwardParameters {
   Rows<T> out;
   Rows<float> lse;
   float inverse_scale;
+  TileOrder order;
   int work;   // tiles of query rows in all, below 2^30
   int* next;  // how many were taken beyond the first of each block, 0 at first
 };
@@ -38,9 +71,13 @@ struct SparseForward {
   using Element = T;
   static constexpr int head = kHead;
   static constexpr bool soft = kSoft;
-  // Narrow heads spend more of their time outside the products: more warpgroups hide it, and narrow tiles waste less.
-  static constexpr int groups = kHead == 64 ? 3 : 2, keys = kHead == 64 ? 64 : 128;
-  static constexpr int rows = 64 * groups, boxes = kHead / 64, stages = 256 / keys, plan_stages = 2;
+  // What a step costs beside its products hides behind the products of the other two warpgroups, and steps of 64 keys
+  // waste less at the ends of a window than wider ones.
+  static constexpr int groups = 3, keys = 64;
+  // Of a thread. What does not fit goes to memory that nothing caches: hardly any of the L1 cache is left.
+  static constexpr int registers = 144, helper_registers = 80;
+  static constexpr int rows = 64 * groups, boxes = kHead / 64, stages = kHead == 64 ? 4 : 3, plan_stages = 3;
+  static constexpr int q_stages = kHead == 64 ? 2 : 1, landmark_stages = q_stages;  // as many as fit
   static constexpr int consumers = 128 * groups, planners = 32 * groups, threads = consumers + 128;
   static constexpr int blocks_per_multiprocessor = 1;
   static constexpr std::uint32_t store_bytes = 16 * 128;  // of a warp
@@ -49,9 +86,10 @@ struct SparseForward {
   static_assert(planners <= 96, "one of the four warps copies");
 
   struct Barriers {
-    Barrier q_full[groups], q_empty[groups];  // every warpgroup has queries of its own
+    Barrier q_full[q_stages][groups], q_empty[q_stages][groups];  // every warpgroup has queries of its own
     Barrier k_full[stages], k_empty[stages], v_full[stages], v_empty[stages];
-    Barrier landmarks_full, landmarks_empty, plan_full[plan_stages], plan_empty[plan_stages];
+    Barrier landmarks_full[landmark_stages], landmarks_empty[landmark_stages];
+    Barrier plan_full[plan_stages], plan_empty[plan_stages];
   };
   /// One tile of query rows.
   struct Plan {
@@ -64,12 +102,13 @@ struct SparseForward {
   };
   static constexpr std::uint32_t plan_bytes = (sizeof(Plan) + 15) / 16 * 16;
   // Shared memory: queries, then K and V of every stage, K and V of the landmarks, and the rest.
-  static constexpr std::uint32_t k_at = q_bytes, v_at = k_at + stages * tile_bytes,
-                                 landmarks_at = v_at + stages * tile_bytes, plan_at = landmarks_at + 2 * block_bytes,
+  static constexpr std::uint32_t k_at = q_stages * q_bytes, v_at = k_at + stages * tile_bytes,
+                                 landmarks_at = v_at + stages * tile_bytes,
+                                 plan_at = landmarks_at + landmark_stages * 2 * block_bytes,
                                  store_at = plan_at + plan_stages * plan_bytes,
                                  names_at = store_at + consumers / 32 * store_bytes,
-                                 planner_at = names_at + (sizeof(LandmarkNames<rows>) + 15) / 16 * 16,
-                                 barriers_at = planner_at + (sizeof(PlannerState) + 15) / 16 * 16;
+                                 planner_at = names_at + (sizeof(LandmarkNames<rows>[landmark_stages]) + 15) / 16 * 16,
+                                 barriers_at = planner_at + (sizeof(PlannerState<landmark_stages>) + 15) / 16 * 16;
   static constexpr std::uint32_t shared_bytes = 1024 + barriers_at + sizeof(Barriers);
   static_assert(shared_bytes <= 227 * 1024);
 
@@ -80,32 +119,41 @@ struct SparseForward {
   __device__ SparseForward(const Parameters& parameters, unsigned char* memory)
       : shared(memory), p(parameters), barriers(*reinterpret_cast<Barriers*>(memory + barriers_at)) {}
 
-  __device__ unsigned char* q_tile(int group) const { return shared + group * (64 * kHead * 2); }
-  __device__ unsigned char* k_tile(int n) const { return shared + k_at + n % stages * tile_bytes; }
-  __device__ unsigned char* v_tile(int n) const { return shared + v_at + n % stages * tile_bytes; }
-  __device__ unsigned char* landmark_keys() const { return shared + landmarks_at; }
-  __device__ unsigned char* landmark_values() const { return shared + landmarks_at + block_bytes; }
+  __device__ unsigned char* q_tile(int stage, int group) const {
+    return shared + stage * q_bytes + group * (64 * kHead * 2);
+  }
+  __device__ unsigned char* k_tile(int n) const { return shared + k_at + n * tile_bytes; }
+  __device__ unsigned char* v_tile(int n) const { return shared + v_at + n * tile_bytes; }
+  __device__ unsigned char* landmark_keys(int stage) const { return shared + landmarks_at + stage * 2 * block_bytes; }
+  __device__ unsigned char* landmark_values(int stage) const { return landmark_keys(stage) + block_bytes; }
   __device__ Plan& plan(int n) const {
     return *reinterpret_cast<Plan*>(shared + plan_at + n % plan_stages * plan_bytes);
   }
-  __device__ LandmarkNames<rows>& names() const { return *reinterpret_cast<LandmarkNames<rows>*>(shared + names_at); }
+  __device__ LandmarkNames<rows>& names(int stage) const {
+    return reinterpret_cast<LandmarkNames<rows>*>(shared + names_at)[stage];
+  }
 
-  __device__ PlannerState& planner_state() const { return *reinterpret_cast<PlannerState*>(shared + planner_at); }
+  __device__ PlannerState<landmark_stages>& planner_state() const {
+    return *reinterpret_cast<PlannerState<landmark_stages>*>(shared + planner_at);
+  }
 
   __device__ void init_barriers() const {
     planner_state() = {};
-    for (int group = 0; group < groups; ++group) {
-      barrier_init(&barriers.q_full[group], 1);
-      barrier_init(&barriers.q_empty[group], 4 * arrivals_of_warp());
-    }
+    for (int stage = 0; stage < q_stages; ++stage)
+      for (int group = 0; group < groups; ++group) {
+        barrier_init(&barriers.q_full[stage][group], 1);
+        barrier_init(&barriers.q_empty[stage][group], 4 * arrivals_of_warp());
+      }
     for (int stage = 0; stage < stages; ++stage) {
       barrier_init(&barriers.k_full[stage], 1);
       barrier_init(&barriers.v_full[stage], 1);
       barrier_init(&barriers.k_empty[stage], consumers / 32 * arrivals_of_warp());
       barrier_init(&barriers.v_empty[stage], consumers / 32 * arrivals_of_warp());
     }
-    barrier_init(&barriers.landmarks_full, groups * arrivals_of_warp());
-    barrier_init(&barriers.landmarks_empty, consumers / 32 * arrivals_of_warp());
+    for (int stage = 0; stage < landmark_stages; ++stage) {
+      barrier_init(&barriers.landmarks_full[stage], groups * arrivals_of_warp());
+      barrier_init(&barriers.landmarks_empty[stage], consumers / 32 * arrivals_of_warp());
+    }
     for (int stage = 0; stage < plan_stages; ++stage) {
       barrier_init(&barriers.plan_full[stage], groups * arrivals_of_warp());
       barrier_init(&barriers.plan_empty[stage], consumers / 32 * arrivals_of_warp() + 1);  // and the copying lane
@@ -114,7 +162,7 @@ struct SparseForward {
 
   /// Tile `n`; it may not exist.
   __device__ ForwardWork work(int n) const {
-    ForwardWork w{tile_at<false>(p.call, n)};
+    ForwardWork w{p.call.packed_tiles != nullptr ? tile_at<false>(p.call, n) : p.order.at(n, p.call)};
     if (!w.exists()) return w;
     w.extent = extent_of(p.call, w.tile.sequence);
     w.row0 = w.tile.index * rows;
@@ -153,21 +201,23 @@ struct SparseForward {
       };
       const auto load_k = [&](int tile) {
         barrier_wait(&barriers.k_empty[k_count % stages], k_count / stages % 2 ^ 1);
-        load(p.k, k_tile(k_count), &barriers.k_full[k_count % stages], tile);
+        load(p.k, k_tile(k_count % stages), &barriers.k_full[k_count % stages], tile);
         ++k_count;
       };
       const auto load_v = [&](int tile) {
         barrier_wait(&barriers.v_empty[v_count % stages], v_count / stages % 2 ^ 1);
-        load(p.v, v_tile(v_count), &barriers.v_full[v_count % stages], tile);
+        load(p.v, v_tile(v_count % stages), &barriers.v_full[v_count % stages], tile);
         ++v_count;
       };
       // The first keys have a free place before the queries have: these are in use until the tile before is done.
       if (last > first) load_k(last - 1);
+      const int q_stage = q_count % q_stages;
       for (int group = 0; group < groups; ++group) {
-        barrier_wait(&barriers.q_empty[group], q_count % 2 ^ 1);
-        barrier_expect(&barriers.q_full[group], 64 * kHead * 2);
+        Barrier* full = &barriers.q_full[q_stage][group];
+        barrier_wait(&barriers.q_empty[q_stage][group], q_count / q_stages % 2 ^ 1);
+        barrier_expect(full, 64 * kHead * 2);
         for (int box = 0; box < boxes; ++box)
-          tma_load(q_tile(group) + box * 64 * 128, &p.q, &barriers.q_full[group], 64 * box,
+          tma_load(q_tile(q_stage, group) + box * 64 * 128, &p.q, full, 64 * box,
                    w.extent.q_start + w.row0 + 64 * group, w.tile.head, sequence);
       }
       ++q_count;
@@ -180,12 +230,12 @@ struct SparseForward {
 
   __device__ void run(int thread) {
     if (thread >= consumers) {
-      fewer_registers<groups == 2 ? 40 : 32>();
+      fewer_registers<helper_registers>();
       if (thread == consumers) copy();
       if (thread >= consumers + 32 && thread < consumers + 32 + planners)
         SparseForwardPlanner<SparseForward>(*this, thread - consumers - 32).run();
     } else {
-      more_registers<groups == 2 ? 232 : 160>();
+      more_registers<registers>();
       SparseForwardConsumer<SparseForward> consumer(*this, thread);
       if (consumer.group == groups - 1) named_arrive(1, 256);  // the first group has the first turn
       for_plans(consumer.lane, [&](const Plan& now) { consumer.run(now); });

@@ -4,6 +4,7 @@
 #include "dense_call.cuh"
 #include "fragments.cuh"
 #include "sparse_masks.cuh"
+#include "sparse_softmax.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
 
@@ -14,23 +15,37 @@ template <class F>
 struct SparseForwardConsumer {
   using T = typename F::Element;
   using Plan = typename F::Plan;
-  static constexpr int keys = F::keys, kHead = F::head, groups = F::groups, stages = F::stages, boxes = F::boxes;
+  static constexpr int keys = F::keys, kHead = F::head, groups = F::groups, boxes = F::boxes;
+  static_assert(keys == landmarks_of_block);  // s and weights are those of either
+
+  /// Where something is in shared memory that has `count` places there, and the parity of its barriers.
+  template <int count>
+  struct Ring {
+    int stage = 0;
+    unsigned parity = 0;
+
+    __device__ Ring next() const { return stage + 1 < count ? Ring{stage + 1, parity} : Ring{0, parity ^ 1}; }
+  };
+  using Place = Ring<F::stages>;
+
+  /// The compiler keeps what is the same for all lanes in other registers.
+  static __device__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
   const F& f;
   int thread, group, lane, row;
-  unsigned tile_count = 0, key_count = 0, block_count = 0;  // keys and values arrive in step
+  Ring<F::q_stages> q_place;
+  Ring<F::landmark_stages> block_place;
+  Place place;  // of the next keys and values, which arrive in step
   float s[keys / 2], o[kHead / 2];
   std::uint32_t weights[keys / 16][4];
-  float landmark_s[landmarks_of_block / 2];
-  std::uint32_t landmark_weights[landmarks_of_block / 16][4];
-  RunningSoftmax softmax;
+  PairedSoftmax softmax;
   RowMask mask[2];
   const RowEdge* edges = nullptr;
 
   __device__ SparseForwardConsumer(const F& forward, int number)
       : f(forward),
         thread(number),
-        group(number / 128),
+        group(uniform(number / 128)),
         lane(number % 32),
         row(64 * (number / 128) + 16 * (number / 32 % 4) + number % 32 / 4) {}
 
@@ -38,67 +53,67 @@ struct SparseForwardConsumer {
   __device__ void take_turn() const { named_sync(1 + group, 256); }
   __device__ void pass_turn() const { named_arrive(1 + (group + 1) % groups, 256); }
 
-  /// Scores of the tile of keys number n.
-  __device__ void issue_scores(unsigned n) {
-    barrier_wait(&f.barriers.k_full[n % stages], n / stages % 2);
+  /// Scores of a tile of keys.
+  __device__ void issue_scores(Place at) {
+    barrier_wait(&f.barriers.k_full[at.stage], at.parity);
     take_turn();
-    issue_k_major<T, kHead, keys, 64, keys>(s, f.q_tile(group), f.k_tile(n));
+    issue_k_major<T, kHead, keys, 64, keys>(s, f.q_tile(q_place.stage, group), f.k_tile(at.stage));
   }
-  __device__ void issue_values(unsigned n) {
-    barrier_wait(&f.barriers.v_full[n % stages], n / stages % 2);
-    issue_weighted_rows<T, keys, kHead>(o, weights, f.v_tile(n));
+  __device__ void issue_values(Place at) {
+    barrier_wait(&f.barriers.v_full[at.stage], at.parity);
+    issue_weighted_rows<T, keys, kHead>(o, weights, f.v_tile(at.stage));
   }
   __device__ void issue_landmark_scores() {
-    barrier_wait(&f.barriers.landmarks_full, block_count % 2);
-    issue_k_major<T, kHead, landmarks_of_block, 64, landmarks_of_block>(landmark_s, f.q_tile(group), f.landmark_keys());
+    barrier_wait(&f.barriers.landmarks_full[block_place.stage], block_place.parity);
+    issue_k_major<T, kHead, landmarks_of_block, 64, landmarks_of_block>(s, f.q_tile(q_place.stage, group),
+                                                                        f.landmark_keys(block_place.stage));
   }
   __device__ void issue_landmark_values() {
-    issue_weighted_rows<T, landmarks_of_block, kHead>(o, landmark_weights, f.landmark_values());
+    issue_weighted_rows<T, landmarks_of_block, kHead>(o, weights, f.landmark_values(block_place.stage));
   }
   __device__ void scale_sums(const float (&factor)[2]) {
-    if (__all_sync(0xffffffffu, factor[0] == 1 && factor[1] == 1)) return;
 #pragma unroll
     for (int n = 0; n < kHead / 2; ++n) o[n] *= factor[n / 2 % 2];
   }
 
   __device__ void run(const Plan& plan) {
-    softmax = RunningSoftmax{};
+    softmax = PairedSoftmax{};
 #pragma unroll
     for (int n = 0; n < kHead / 2; ++n) o[n] = 0;
-    barrier_wait(&f.barriers.q_full[group], tile_count % 2);
-    ++tile_count;
+    barrier_wait(&f.barriers.q_full[q_place.stage][group], q_place.parity);
     mask[0] = plan.row[row];
     mask[1] = plan.row[row + 8];
     if constexpr (F::soft) edges = plan.edge + row;
-    const int first = plan.first_tile, last = plan.last_tile, blocks = plan.landmark_blocks;
+    const int first = uniform(plan.first_tile), last = uniform(plan.last_tile), blocks = uniform(plan.landmark_blocks);
     clear_tail(plan.work.extent.nk, last);
-    const RowExtent& extent = plan.extent[group];
+    const RowExtent extent{uniform(plan.extent[group].begin), uniform(plan.extent[group].end),
+                           uniform(plan.extent[group].whole_begin), uniform(plan.extent[group].whole_end)};
     // The key tiles [first, last) are there; these 64 rows need [begin, end).
     const bool any = extent.begin < extent.end;
     const int end = any ? (extent.end + keys - 1) / keys : first, begin = any ? extent.begin / keys : first;
     const int whole_begin = extent.whole_begin, whole_end = extent.whole_end;
-    const bool beside = landmarks_beside_keys && any && blocks > 0;
-    for (int n = 0; n < blocks - beside; ++n) landmarks();
+    for (int n = 0; n < blocks; ++n) landmarks();
     int tile = last - 1;
     for (; tile >= end; --tile) skip();
     if (any) {
-      beside ? first_with_landmarks(tile) : first_tile(tile);
+      first_tile(tile);
       for (--tile; tile >= begin; --tile) {
         if (tile * keys >= whole_begin && (tile + 1) * keys <= whole_end)
           step<false>(tile);
         else
           step<true>(tile);
       }
-      release(&f.barriers.q_empty[group]);
-      issue_values(key_count);
+      release(&f.barriers.q_empty[q_place.stage][group]);
+      issue_values(place);
       wgmma_wait<0>();
       keep_in_registers(o);
-      release(&f.barriers.v_empty[key_count % stages]);
-      ++key_count;
+      release(&f.barriers.v_empty[place.stage]);
+      place = place.next();
       for (; tile >= first; --tile) skip();
     } else {
-      release(&f.barriers.q_empty[group]);
+      release(&f.barriers.q_empty[q_place.stage][group]);
     }
+    q_place = q_place.next();
     softmax.finish();
     store(plan.work);
   }
@@ -147,106 +162,77 @@ struct SparseForwardConsumer {
   __device__ void clear_tail(int nk, int last) {
     const int valid = nk - (last - 1) * keys;
     if (last == 0 || valid >= keys || !f.p.call.shares_tails()) return;
-    barrier_wait(&f.barriers.v_full[key_count % stages], key_count / stages % 2);
-    clear_rows(f.v_tile(key_count), valid, keys, boxes, thread, F::consumers);
+    barrier_wait(&f.barriers.v_full[place.stage], place.parity);
+    clear_rows(f.v_tile(place.stage), valid, keys, boxes, thread, F::consumers);
     named_sync(8, F::consumers);
   }
 
-  __device__ void weigh_landmarks(float (&factor)[2]) {
-    mask_landmarks(landmark_s, f.names(), row, lane, f.p.sparse.weight.present());
-    softmax.update<true>(landmark_s, f.p.call.scale_log2, factor);
-    round_weights<T>(landmark_weights, landmark_s);
-  }
   __device__ void landmarks() {
     float factor[2];
     issue_landmark_scores();
     wgmma_wait<0>();
-    keep_in_registers(landmark_s);
-    weigh_landmarks(factor);
-    scale_sums(factor);
+    keep_in_registers(s);
+    mask_landmarks(s, f.names(block_place.stage), row, lane, f.p.sparse.weight.present());
+    const bool scaled = softmax.update(s, f.p.call.scale_log2, factor);
+    round_weights<T>(weights, s);
+    if (scaled) scale_sums(factor);
     issue_landmark_values();
     wgmma_wait<0>();
     keep_in_registers(o);
-    release(&f.barriers.landmarks_empty);
-    ++block_count;
+    release(&f.barriers.landmarks_empty[block_place.stage]);
+    block_place = block_place.next();
   }
 
-  /// Takes registers for both scores.
-  static constexpr bool landmarks_beside_keys = groups == 2;
-
   template <bool masked>
-  __device__ void weigh(int tile, float (&factor)[2]) {
+  __device__ bool weigh(int tile, float (&factor)[2]) {
     if constexpr (masked) {
       mask_window(s, tile * keys, mask, lane);
       if constexpr (F::soft) add_soft_edge(s, tile * keys, edges, lane, f.p.sparse, f.p.inverse_scale);
     }
-    softmax.update<true>(s, f.p.call.scale_log2, factor);
+    return softmax.update(s, f.p.call.scale_log2, factor);
   }
   __device__ void first_tile(int tile) {
     float factor[2];
-    issue_scores(key_count);
+    issue_scores(place);
     pass_turn();
     wgmma_wait<0>();
     keep_in_registers(s);
-    release(&f.barriers.k_empty[key_count % stages]);
-    weigh<true>(tile, factor);
+    release(&f.barriers.k_empty[place.stage]);
+    const bool scaled = weigh<true>(tile, factor);
     round_weights<T>(weights, s);
-    scale_sums(factor);
+    if (scaled) scale_sums(factor);
   }
-  /// The last block of landmarks beside the first tile of keys.
-  __device__ void first_with_landmarks(int tile) {
-    float factor[2];
-    issue_landmark_scores();
-    issue_scores(key_count);
-    pass_turn();
-    wgmma_wait<1>();
-    keep_in_registers(landmark_s);
-    weigh_landmarks(factor);
-    scale_sums(factor);
-    issue_landmark_values();
-    wgmma_wait<1>();
-    keep_in_registers(s);
-    release(&f.barriers.k_empty[key_count % stages]);
-    weigh<true>(tile, factor);
-    wgmma_wait<0>();
-    keep_in_registers(o);
-    release(&f.barriers.landmarks_empty);
-    ++block_count;
-    round_weights<T>(weights, s);
-    scale_sums(factor);
-  }
-
   /// A tile that only other warpgroups need. It may be handed back only once it is there: an arrival must not count
   /// for the tile before.
   __device__ void skip() {
-    const unsigned stage = key_count % stages, parity = key_count / stages % 2;
+    const auto [stage, parity] = place;
     take_turn();
     pass_turn();
     barrier_wait(&f.barriers.k_full[stage], parity);
     release(&f.barriers.k_empty[stage]);
     barrier_wait(&f.barriers.v_full[stage], parity);
     release(&f.barriers.v_empty[stage]);
-    ++key_count;
+    place = place.next();
   }
 
   /// Scores of `tile` and values of the tile before it (in the order of execution) together.
   template <bool masked>
   __device__ void step(int tile) {
-    const unsigned before = key_count, now = key_count + 1;
+    const Place before = place, now = place.next();
     float factor[2];
     issue_scores(now);
     issue_values(before);
     pass_turn();
     wgmma_wait<1>();
     keep_in_registers(s);
-    release(&f.barriers.k_empty[now % stages]);
-    weigh<masked>(tile, factor);
+    release(&f.barriers.k_empty[now.stage]);
+    const bool scaled = weigh<masked>(tile, factor);
     wgmma_wait<0>();
     keep_in_registers(o);
-    release(&f.barriers.v_empty[before % stages]);
-    ++key_count;
+    release(&f.barriers.v_empty[before.stage]);
+    place = now;
     round_weights<T>(weights, s);
-    scale_sums(factor);
+    if (scaled) scale_sums(factor);
   }
 };
 

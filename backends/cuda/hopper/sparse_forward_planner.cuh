@@ -10,13 +10,15 @@
 
 namespace dsalt::cuda::hopper {
 
-/// What the planners remember from tile to tile. They are two or three warps with few registers for what eight or
-/// twelve wait for, so they compute nothing twice.
+/// What the planners remember from tile to tile. They are three warps for what twelve wait for, so they compute nothing
+/// twice, and ask early for what takes long.
+template <int landmark_stages>
 struct PlannerState {
   ForwardWork next;  // the tile after; it may not exist
-  // The landmarks in shared memory.
-  const std::int32_t* index = nullptr;
-  int sequence = -1, kv_head = -1;
+  struct {
+    const std::int32_t* index = nullptr;
+    int sequence = -1, kv_head = -1;
+  } landmarks[landmark_stages];  // in shared memory
 };
 
 /// One warp for each 64 rows. `thread` counts from the first of them.
@@ -47,6 +49,7 @@ struct SparseForwardPlanner {
         release_by_warp(full, lane);
         return;
       }
+      const int following = thread == 0 ? take() : 0;  // its answer is needed at the end only
       const SequenceRows s{w.tile.sequence, w.extent.q_start, w.extent.k_start, w.extent.nq, w.extent.nk};
       if (thread == planners - 1) {
         int blocks = 0;
@@ -67,7 +70,7 @@ struct SparseForwardPlanner {
       }
       release_by_warp(full, lane);
       for_landmarks(s, w, [&](const LandmarkBlock& block) { gather(plan, s, w, block); });
-      if (thread == 0) find_next(take());
+      if (thread == 0) find_next(following);
     }
   }
 
@@ -117,20 +120,21 @@ struct SparseForwardPlanner {
 
   /// Brings 64 landmarks of a list, unless they are there, and says which rows admit them.
   __device__ void gather(const Plan& plan, const SequenceRows& s, const ForwardWork& w, const LandmarkBlock& block) {
-    barrier_wait(&f.barriers.landmarks_empty, block_count % 2 ^ 1);
+    const int stage = block_count % F::landmark_stages;
+    barrier_wait(&f.barriers.landmarks_empty[stage], block_count / F::landmark_stages % 2 ^ 1);
     ++block_count;
     const int kv_head = f.p.call.by_group.quotient(w.tile.head);
     const std::int32_t* wanted = block.index + block.start;
-    PlannerState& held = f.planner_state();
+    auto& held = f.planner_state().landmarks[stage];
     if (held.index != wanted || held.kv_head != kv_head || held.sequence != w.tile.sequence) {
-      copy(s, w, block, kv_head);
+      copy(stage, s, w, block, kv_head);
       if (thread == 0) {
         held.index = wanted;
         held.kv_head = kv_head;
         held.sequence = w.tile.sequence;
       }
     }
-    LandmarkNames<rows>& names = f.names();
+    LandmarkNames<rows>& names = f.names(stage);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int n = 64 * group + 32 * half + lane, query = w.row0 + n;
@@ -139,12 +143,13 @@ struct SparseForwardPlanner {
     }
     copy_async_wait<0>();
     async_proxy_fence();
-    release_by_warp(&f.barriers.landmarks_full, lane);
+    release_by_warp(&f.barriers.landmarks_full[stage], lane);
   }
 
   /// Names, and keys and values as tiles like those that TMA writes.
-  __device__ void copy(const SequenceRows& s, const ForwardWork& w, const LandmarkBlock& block, int kv_head) const {
-    LandmarkNames<rows>& names = f.names();
+  __device__ void copy(int stage, const SequenceRows& s, const ForwardWork& w, const LandmarkBlock& block,
+                       int kv_head) const {
+    LandmarkNames<rows>& names = f.names(stage);
     for (int n = thread; n < landmarks_of_block; n += planners) {
       names.key[n] = block.key(n);
       names.bias[n] = landmark_bias(block.log_weight(call, s, w.tile.head, n), f.p.inverse_scale);
@@ -159,8 +164,8 @@ struct SparseForwardPlanner {
       for (int n = thread / pieces; n < landmarks_of_block; n += rows_at_once) {
         const int key = names.key[n], bytes = key == no_key ? 0 : 16, place = key == no_key ? 0 : key;
         const int at = (box * landmarks_of_block + n) * 128 + (inside ^ n % 8) * 16;
-        copy_async_16(f.landmark_keys() + at, k + place * call.k.row + piece * 8, bytes);
-        copy_async_16(f.landmark_values() + at, v + place * call.v.row + piece * 8, bytes);
+        copy_async_16(f.landmark_keys(stage) + at, k + place * call.k.row + piece * 8, bytes);
+        copy_async_16(f.landmark_values(stage) + at, v + place * call.v.row + piece * 8, bytes);
       }
     }
     copy_async_commit();
