@@ -289,7 +289,7 @@ struct QueryPass {
   void gradients() {
     const AttentionGradients& wanted = call.gradients;
     const bool edge_gradient = wanted.dwindow.present() && call.problem.soft_edge;
-    own.dq.clear(own.rows.count);
+    own.dq.clear();
     std::fill(own.dwindow, own.dwindow + tile, 0.0);
     LandmarkBlock* stored = nullptr;
     if (landmarks.active()) landmarks.begin_tile(round_tile);

@@ -29,16 +29,17 @@ struct TilePass : ForwardPass {
     own.v.prepare_sums(begin, end);
   }
 
-  /// Scores are masked: fold keys [key_begin, key_end) into rows [row_begin, row_end).
-  void fold(int key_begin, int key_end, int row_begin, int row_end) {
+  /// Scores are masked: fold keys [key_begin, key_end) into rows [row_begin, row_end). bound[row], unless null, is at
+  /// least each of the row's scores.
+  void fold(int key_begin, int key_end, int row_begin, int row_end, const float* bound) {
     const int count = key_end - key_begin, lane_begin = lanes_begin(row_begin), lane_end = lanes_end(row_end);
     float* s = own.scores.get() + key_begin * tile;
     look_ahead();
     SoftmaxRows& of = own.softmax;
-    const bool rescales = own.rounds
-                              ? kernels.softmax_pairs(s, count, of.m, of.sum, of.sum_lo, of.rounded, of.rounded_lo,
-                                                      of.alpha, lane_begin, lane_end, own.products.key_pairs())
-                              : kernels.softmax(s, count, of.m, of.sum, of.sum_lo, of.alpha, lane_begin, lane_end);
+    const bool rescales =
+        own.rounds ? kernels.softmax_pairs(s, count, of.m, of.sum, of.sum_lo, of.rounded, of.rounded_lo, of.alpha,
+                                           bound, lane_begin, lane_end, own.products.key_pairs())
+                   : kernels.softmax(s, count, of.m, of.sum, of.sum_lo, of.alpha, bound, lane_begin, lane_end);
     if (rescales)
       for (int r = row_begin; r < row_end; ++r)
         if (of.alpha[r] != 1) own.out.rescale(r, of.alpha[r]);
@@ -66,7 +67,7 @@ struct TilePass : ForwardPass {
         kernels.mask_landmarks(own.scores.get(), count, index, list.weight + block, run.first, run.last, run.newest,
                                lanes_begin(run.row_begin), lanes_end(run.row_end));
         if (dropout.active()) dropout.fill(run, index, count, own.keep.get());
-        fold(0, count, run.row_begin, run.row_end);
+        fold(0, count, run.row_begin, run.row_end, nullptr);  // weights of landmarks may raise them
       }
       own.out.fold(run.row_begin, run.row_end);
     }
@@ -83,13 +84,15 @@ struct TilePass : ForwardPass {
       look_ahead();
       read_keys(mask.key_begin, mask.key_end, [&](int n) { return begin + n; });
       if (dropout.active()) dropout.fill(mask, begin, own.keep.get());
-      own.products.scores(own.packed_q, own.k, mask, own.scores.get());
+      alignas(64) float highest[tile];  // masks and soft edges only lower scores
+      std::fill(highest, highest + tile, minus_infinity);
+      own.products.scores(own.packed_q, own.k, mask, own.scores.get(), highest);
       for (const Span& span : mask) {
         if (span.partial)
           kernels.mask_lanes(own.scores.get() + span.key_begin * tile, span.key_end - span.key_begin, span.key_begin,
                              mask.first, mask.last, span.lane_begin, span.lane_end);
         if (problem.soft_edge) add_edge_bias(span, begin, length);
-        fold(span.key_begin, span.key_end, span.lane_begin, std::min(span.lane_end, rows.count));
+        fold(span.key_begin, span.key_end, span.lane_begin, std::min(span.lane_end, rows.count), highest);
       }
     }
   }
@@ -154,7 +157,7 @@ void ForwardPass::start(std::int64_t first_head, std::int64_t begin, int count) 
   for (int r = 0; r < count; ++r) own.q.read(q, rows.head[r], r, r + 1, [&](int) { return rows.query[r]; });
   own.packed_q.pack(own.q, count, score_scale(problem, q.channels()));
   own.softmax.clear();
-  own.out.clear(count);
+  own.out.clear();
 }
 
 void ForwardPass::finish(const Rows& out, const TensorView& lse) {

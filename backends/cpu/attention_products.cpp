@@ -76,7 +76,7 @@ Products::Products(const Kernels& kernels, bool pairs)
     : kernels_(kernels), pairs_(pairs), weights_(pairs ? tile * tile / 2 : 0) {}
 
 void Products::scores(Packed& packed, const Operand& keys, int key_begin, int key_end, int row_begin, int row_end,
-                      float* s) {
+                      float* s, float* highest) {
   const int count = key_end - key_begin;
   float* out = s + key_begin * tile;
   row_end = std::min(row_end, packed.count_);
@@ -87,12 +87,13 @@ void Products::scores(Packed& packed, const Operand& keys, int key_begin, int ke
     row_scores(packed, keys, key_begin, key_end, row_begin, row_end, 0, rows);
     for (int r = row_begin; r < row_end; ++r)
       for (int n = 0; n < count; ++n) out[n * tile + r] = rows[(r - row_begin) * tile + n];
+    if (highest) std::fill(highest + lane_begin, highest + lane_end, std::numeric_limits<float>::infinity());
   } else if (pairs_) {
     kernels_.scores_pairs(packed.data_.get(), keys.narrow_ + key_begin, count, packed.channels_, factor, lane_begin,
-                          lane_end, out);
+                          lane_end, out, highest);
   } else {
     kernels_.scores(reinterpret_cast<const float*>(packed.data_.get()), keys.rows_ + key_begin, count, packed.channels_,
-                    lane_begin, lane_end, out);
+                    lane_begin, lane_end, out, highest);
   }
 }
 
@@ -118,7 +119,7 @@ bool Products::row_softmax(float* s, int r, int count, SoftmaxRows& state) {
 void Products::row_sums(const float* w, Operand& values, int key_begin, int key_end, int row_begin, int row_end,
                         const AheadOfGroups& ahead, RowSums& out) {
   const int keys = key_end - key_begin, rows = row_end - row_begin;
-  float* const* sums = out.running() + row_begin;
+  float* const* sums = out.running(row_begin, row_end);
   bool exceptional = false;
   // The kernels add key by key to the running sums, so that the bits are the same however many they get at a time.
   for (int begin = 0, end; begin < keys; begin = end) {
@@ -140,9 +141,9 @@ void Products::row_sums(const float* w, Operand& values, int key_begin, int key_
                                   out.compensated(row_begin, row_end), out.lo_offset(), rows, false);
 }
 
-void Products::scores(Packed& packed, const Operand& keys, const TileMask& mask, float* s) {
+void Products::scores(Packed& packed, const Operand& keys, const TileMask& mask, float* s, float* highest) {
   for_each_key_group(mask, [&](int key_begin, int key_end, int lane_begin, int lane_end) {
-    scores(packed, keys, key_begin, key_end, lane_begin, lane_end, s);
+    scores(packed, keys, key_begin, key_end, lane_begin, lane_end, s, highest);
   });
 }
 
@@ -154,16 +155,28 @@ void Products::sum_keys(const float* w, const Operand& values, int key_begin, in
     kernels_.pair_rows(weights, keys, lanes_begin(row_begin), lanes_end(row_end), weights_.get());
     sum_paired_keys(w, values, key_begin, key_end, row_begin, row_end, out);
   } else {
-    kernels_.accumulate(weights + row_begin, tile, 1, values.rows_ + key_begin, keys, values.width_,
-                        out.running() + row_begin, row_end - row_begin);
+    out.add(row_begin, row_end, [&](int begin, int end, float* const* sums, bool starts) {
+      if (starts)
+        kernels_.accumulate_compensated(weights + begin, tile, 1, values.rows_ + key_begin, keys, values.width_, sums,
+                                        0, end - begin, true);
+      else
+        kernels_.accumulate(weights + begin, tile, 1, values.rows_ + key_begin, keys, values.width_, sums, end - begin);
+    });
   }
 }
 
 void Products::sum_paired_keys(const float* w, const Operand& values, int key_begin, int key_end, int row_begin,
                                int row_end, RowSums& out) {
   const int keys = key_end - key_begin, rows = row_end - row_begin;
-  kernels_.accumulate_pairs(weights_.get() + row_begin, tile, 1, values.paired_.get() + key_begin / 2 * values.width_,
-                            (keys + 1) / 2, values.width_, out.running() + row_begin, rows);
+  const std::uint32_t* paired = values.paired_.get() + key_begin / 2 * values.width_;
+  out.add(row_begin, row_end, [&](int begin, int end, float* const* sums, bool starts) {
+    if (starts)
+      kernels_.accumulate_pairs_compensated(weights_.get() + begin, tile, 1, paired, (keys + 1) / 2, values.width_, 1,
+                                            sums, 0, end - begin, true);
+    else
+      kernels_.accumulate_pairs(weights_.get() + begin, tile, 1, paired, (keys + 1) / 2, values.width_, sums,
+                                end - begin);
+  });
   // Not into the plain sum, which the next product of pairs would flush to 0 if it were subnormal.
   if (values.exceptional_)
     kernels_.accumulate_compensated(w + key_begin * tile + row_begin, tile, 1, values.rows_ + key_begin, keys,
@@ -205,10 +218,19 @@ RowSums::RowSums(const Kernels& kernels, std::int64_t width)
   }
 }
 
-void RowSums::clear(int rows) {
-  std::fill_n(data_.get(), rows * width_, 0.0f);
+void RowSums::clear() {
+  std::fill(fresh_, fresh_ + tile, true);
   std::fill(empty_, empty_ + tile, true);
   group_ = -1;
+}
+
+float* const* RowSums::running(int begin, int end) {
+  for (int r = begin; r < end; ++r) {
+    if (!fresh_[r]) continue;
+    std::fill_n(running_[r], width_, 0.0f);
+    fresh_[r] = false;
+  }
+  return running_ + begin;
 }
 
 float* const* RowSums::compensated(int begin, int end) {
@@ -224,24 +246,30 @@ float* const* RowSums::compensated(int begin, int end) {
 void RowSums::fold(int begin, int end) {
   for (int to; begin < end; begin = to) {
     to = begin + 1;
-    while (to < end && empty_[to] == empty_[begin]) ++to;
+    while (to < end && fresh_[to] == fresh_[begin] && empty_[to] == empty_[begin]) ++to;
+    if (fresh_[begin]) continue;
     kernels_.fold(running_[begin], compensated_[begin], compensated_[begin] + lo_offset(), (to - begin) * width_,
                   empty_[begin]);
+    std::fill(fresh_ + begin, fresh_ + to, true);
     std::fill(empty_ + begin, empty_ + to, false);
   }
   group_ = -1;
 }
 
 void RowSums::rescale(int row, float factor) {
-  kernels_.scale_row(running_[row], factor, width_);
+  if (!fresh_[row]) kernels_.scale_row(running_[row], factor, width_);
   if (empty_[row]) return;
   for (const std::int64_t lo : {std::int64_t{0}, lo_offset()})
     kernels_.scale_row(compensated_[row] + lo, factor, width_);
 }
 
 void RowSums::finish(int row, float divisor, float* y) const {
+  if (fresh_[row] && empty_[row]) {
+    std::fill_n(y, width_, 0.0f);
+    return;
+  }
   const float* hi = empty_[row] ? nullptr : compensated_[row];
-  kernels_.finish(running_[row], hi, hi ? hi + lo_offset() : nullptr, divisor, y, width_);
+  kernels_.finish(fresh_[row] ? nullptr : running_[row], hi, hi ? hi + lo_offset() : nullptr, divisor, y, width_);
 }
 
 }  // namespace dsalt::internal

@@ -89,9 +89,20 @@ class Packed {
 class RowSums {
  public:
   RowSums(const Kernels& kernels, std::int64_t width);
-  void clear(int rows);
-  /// The plain sum of each row.
-  float* const* running() { return running_; }
+  void clear();
+  /// The plain sum of rows from `begin` on.
+  float* const* running(int begin, int end);
+  /// body(first, last, running, starts) for runs of rows in [begin, end) to which something is added now: `starts` says
+  /// that their plain sums hold nothing (any numbers) and begin with it.
+  template <class Body>
+  void add(int begin, int end, Body&& body) {
+    for (int to; begin < end; begin = to) {
+      to = begin + 1;
+      while (to < end && fresh_[to] == fresh_[begin]) ++to;
+      body(begin, to, running_ + begin, fresh_[begin]);
+      std::fill(fresh_ + begin, fresh_ + to, false);
+    }
+  }
   /// The higher part of the compensated sum of rows from `begin` on; the lower part is lo_offset() behind it.
   float* const* compensated(int begin, int end);
   std::int64_t lo_offset() const { return tile * width_; }
@@ -112,6 +123,7 @@ class RowSums {
   std::int64_t width_, group_ = -1;
   Array<float> data_;  // running, hi, lo
   float *running_[tile], *compensated_[tile];
+  bool fresh_[tile];  // nothing is in the plain sum
   bool empty_[tile];  // nothing is in the compensated sum
 };
 
@@ -136,10 +148,11 @@ class Products {
 
   Products(const Kernels& kernels, bool pairs);
 
-  /// s[key][row] = scale <keys[key], packed[row]>.
-  void scores(Packed& packed, const Operand& keys, int key_begin, int key_end, int row_begin, int row_end, float* s);
+  /// s[key][row] = scale <keys[key], packed[row]>. highest[row], unless null, is raised to at least these.
+  void scores(Packed& packed, const Operand& keys, int key_begin, int key_end, int row_begin, int row_end, float* s,
+              float* highest = nullptr);
   /// The same on the spans of a mask (and some of the tile beside them).
-  void scores(Packed& packed, const Operand& keys, const TileMask& mask, float* s);
+  void scores(Packed& packed, const Operand& keys, const TileMask& mask, float* s, float* highest = nullptr);
   /// out[row] += sum over keys of w[key][row] values[key].
   void sum_keys(const float* w, const Operand& values, int key_begin, int key_end, int row_begin, int row_end,
                 RowSums& out);

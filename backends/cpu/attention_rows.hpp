@@ -50,8 +50,13 @@ class Rows {
   template <class T, class TokenOf>
   void addresses(std::int64_t head, int begin, int end, TokenOf&& token_of, const T** to) const {
     const std::int64_t stride = view_.strides[1];
-    std::int64_t run_begin = 0, run_end = paged() ? 0 : INT64_MAX;  // tokens `stride` apart, from `first` on
-    const T* first = paged() ? nullptr : at<T>(head, 0);
+    if (!paged()) {
+      const T* const rows = at<T>(head, 0);
+      for (int n = begin; n < end; ++n) to[n] = rows + token_of(n) * stride;
+      return;
+    }
+    std::int64_t run_begin = 0, run_end = 0;  // tokens `stride` apart, from `first` on
+    const T* first = nullptr;
     for (int n = begin; n < end; ++n) {
       const std::int64_t token = token_of(n);
       if (token < run_begin || token >= run_end) {

@@ -40,9 +40,10 @@ struct Kernels {
   const char* name;  // "scalar" (the compiler's baseline), "AVX2", "AVX-512", "AVX-512-BF16"
 
   /// out[r][lane] = sum_c rows[r][c] packed[c][lane] for r in [0,count), lanes [lane_begin, lane_end).
-  /// Sums run over blocks of 64 channels, each from zero.
+  /// Sums run over blocks of 64 channels, each from zero. highest[lane], unless null, is raised to the largest of them
+  /// that is not NaN.
   void (*scores)(const float* packed, const float* const* rows, int count, std::int64_t channels, int lane_begin,
-                 int lane_end, float* out);
+                 int lane_end, float* out, float* highest);
 
   /// The same with keys in the lanes, for few rows: out[r * tile + n] = sum_c q[r][c] keys[n][c] for r in [0,count), n
   /// in [0,key_count), bit for bit; rows of float32. Past key_count up to whole lane groups, out becomes any numbers.
@@ -62,8 +63,8 @@ struct Kernels {
   void (*accumulate_compensated)(const float* a, std::int64_t t_stride, std::int64_t r_stride, const float* const* rows,
                                  int terms, std::int64_t width, float* const* out, std::int64_t lo_offset, int count,
                                  bool first);
-  /// hi + lo += running, compensated; running = 0. n is a multiple of lane_group. `first`: hi and lo are taken to be 0.
-  void (*fold)(float* running, float* hi, float* lo, std::int64_t n, bool first);
+  /// hi + lo += running, compensated. n is a multiple of lane_group. `first`: hi and lo are taken to be 0.
+  void (*fold)(const float* running, float* hi, float* lo, std::int64_t n, bool first);
 
   /// packed[c][lane] = rows[lane][c] for lanes [0,count), 0 in the rest of the last lane group; elements of 32 bits.
   void (*transpose)(const void* const* rows, int count, std::int64_t channels, void* packed);
@@ -72,7 +73,7 @@ struct Kernels {
   // in 32 bits. See kernels_bf16.hpp about subnormal, infinite and NaN operands.
   /// As scores, times `factor`: packed[pair of channels][lane], rows of bfloat16 with an even number of channels.
   void (*scores_pairs)(const std::uint32_t* packed, const std::uint16_t* const* rows, int count, std::int64_t pairs,
-                       float factor, int lane_begin, int lane_end, float* out);
+                       float factor, int lane_begin, int lane_end, float* out, float* highest);
   /// As row_scores, times `factor`.
   void (*row_scores_pairs)(const void* const* q, int count, const std::uint16_t* const* keys, int key_count,
                            std::int64_t pairs, float factor, std::int64_t ahead, float* out);
@@ -86,7 +87,7 @@ struct Kernels {
   /// As softmax (below), and pairs[r / 2][lane] = (s[r][lane], s[r + 1][lane]) rounded to bfloat16, row stride tile;
   /// rounded + rounded_lo sums those as sum + sum_lo does the unrounded ones.
   bool (*softmax_pairs)(float* s, int count, float* m, float* sum, float* sum_lo, float* rounded, float* rounded_lo,
-                        float* alpha, int lane_begin, int lane_end, std::uint32_t* pairs);
+                        float* alpha, const float* bound, int lane_begin, int lane_end, std::uint32_t* pairs);
   /// As row_softmax (below), and pairs[n / 2] = (s[n], s[n + 1]) with what softmax_pairs does to them.
   bool (*row_softmax_pairs)(float* s, int count, float* m, float* sum, float* sum_lo, float* rounded, float* rounded_lo,
                             float* alpha, std::uint32_t* pairs);
@@ -116,8 +117,10 @@ struct Kernels {
 
   /// Online softmax: m grows when a score exceeds it by max_slack (or it was -inf), s becomes exp(s - m), alpha =
   /// exp(m_old - m), or 1 when m_old = -inf, sum + sum_lo = alpha (sum + sum_lo) + sum_r s[r]. A lane whose scores are
-  /// all -inf keeps m and sum bit for bit and gets alpha = 1. Returns whether some alpha is not 1.
-  bool (*softmax)(float* s, int count, float* m, float* sum, float* sum_lo, float* alpha, int lane_begin, int lane_end);
+  /// all -inf keeps m and sum bit for bit and gets alpha = 1. Returns whether some alpha is not 1. bound, unless null,
+  /// is known to be at least every score (that is not NaN): where it cannot raise m, nobody looks for the largest.
+  bool (*softmax)(float* s, int count, float* m, float* sum, float* sum_lo, float* alpha, const float* bound,
+                  int lane_begin, int lane_end);
 
   /// The same for one row, keys in the lanes, bit for bit: s[0], ..., s[count - 1], where -inf is a key that is not
   /// admitted. count is a multiple of lane_group, s[0] a key whose index is a multiple of 4.

@@ -28,7 +28,7 @@ inline std::uint32_t pair_at(const std::uint16_t* p) {
 
 template <int R, int N>
 inline void scores_pairs_block(const std::uint32_t* packed, const std::uint16_t* const* rows, std::int64_t pairs,
-                               float factor, float* out) {
+                               float factor, float* out, float* highest) {
   std::int64_t c = 0;
   do {
     const std::int64_t end = c + channel_block / 2 < pairs ? c + channel_block / 2 : pairs;
@@ -49,23 +49,27 @@ inline void scores_pairs_block(const std::uint32_t* packed, const std::uint16_t*
       }
     }
     const bool last = c == pairs;
+    F total[R][N];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) {
         float* target = out + r * tile + n * lanes;
-        F total = (F)sum[r][n];
-        if (!first) total = load(target) + total;
-        store(target, last ? total * factor : total);
+        total[r][n] = (F)sum[r][n];
+        if (!first) total[r][n] = load(target) + total[r][n];
+        if (last) total[r][n] = total[r][n] * factor;
+        store(target, total[r][n]);
       }
+    if (highest && last) raise_highest(total, highest);
   } while (c < pairs);
 }
 
 void scores_pairs(const std::uint32_t* packed, const std::uint16_t* const* rows, int count, std::int64_t pairs,
-                  float factor, int lane_begin, int lane_end, float* out) {
+                  float factor, int lane_begin, int lane_end, float* out, float* highest) {
   in_strips(lane_begin, lane_end, [&]<int N>(std::int64_t lane) {
-    in_blocks<N>(count, [&]<int R>(int r) {
-      scores_pairs_block<R, N>(packed + lane, rows + r, pairs, factor, out + r * tile + lane);
+    in_blocks<block_rows<N>>(count, [&]<int R>(int r) {
+      scores_pairs_block<R, N>(packed + lane, rows + r, pairs, factor, out + r * tile + lane,
+                               highest ? highest + lane : nullptr);
     });
   });
 }
@@ -104,7 +108,7 @@ inline void accumulate_pair_rows(const std::uint32_t* a, std::int64_t t_stride, 
                                  const std::uint32_t* rows, int terms, std::int64_t width, float factor,
                                  float* const* out, std::int64_t lo_offset, int count) {
   in_strips(0, width, [&]<int N>(std::int64_t column) {
-    in_blocks<N>(count, [&]<int R>(int r) {
+    in_blocks<into == Into::compensated ? block_rows<N> : sum_block_rows<N>>(count, [&]<int R>(int r) {
       accumulate_pairs_block<R, N, into>(a + r * r_stride, t_stride, r_stride, rows, width, terms, factor, out + r,
                                          column, lo_offset);
     });
@@ -148,39 +152,25 @@ inline void store_pairs(std::uint32_t* pairs, F& low, F& high) {
 }
 
 bool softmax_pairs(float* s, int count, float* m, float* sum, float* sum_lo, float* rounded, float* rounded_lo,
-                   float* alpha, int lane_begin, int lane_end, std::uint32_t* pairs) {
+                   float* alpha, const float* bound, int lane_begin, int lane_end, std::uint32_t* pairs) {
+  Step step[tile / lanes];
   bool any = false;
-  for (int lane = lane_begin; lane < lane_end; lane += lanes) {
-    float* column = s + lane;
-    const Step step = raise_maximum(column, count, m + lane, alpha + lane);
-    any = any || step.rescales;
+  for (int lane = lane_begin, n = 0; lane < lane_end; lane += lanes, ++n) {
+    step[n] = raise_maximum(s + lane, count, m + lane, alpha + lane, bound ? bound + lane : nullptr);
+    any = any || step[n].rescales;
+  }
+  for (int lane = lane_begin, n = 0; lane < lane_end; lane += lanes, ++n) {
     F chain[4] = {}, rounded_chain[4] = {};
-    const auto two = [&](int r, int n, F low, F high) {
-      chain[n] += low;
-      chain[n + 1] += high;
-      store_pairs(pairs + r / 2 * tile + lane, low, high);
-      rounded_chain[n] += low;
-      rounded_chain[n + 1] += high;
-    };
-    const auto weight = [&](int r) {
-      const F p = exponential_below(load(column + r * tile) - step.reference);
-      store(column + r * tile, p);
-      return p;
-    };
-    int r = 0;
-    for (; r + 4 <= count; r += 4) {
-      two(r, 0, weight(r), weight(r + 1));
-      two(r + 2, 2, weight(r + 2), weight(r + 3));
-    }
-    if (r + 2 <= count) {
-      two(r, 0, weight(r), weight(r + 1));
-      r += 2;
-      if (r < count) two(r, 2, weight(r), F{});
-    } else if (r < count) {
-      two(r, 0, weight(r), F{});
-    }
-    add_chains(chain, step.factor, sum + lane, sum_lo + lane);
-    add_chains(rounded_chain, step.factor, rounded + lane, rounded_lo + lane);
+    for_weights(s + lane, count, step[n].reference, [&](int r, F p[4]) {
+#pragma GCC unroll 4
+      for (int k = 0; k < 4; ++k) chain[k] += p[k];
+      store_pairs(pairs + r / 2 * tile + lane, p[0], p[1]);
+      if (r + 2 < count) store_pairs(pairs + (r / 2 + 1) * tile + lane, p[2], p[3]);
+#pragma GCC unroll 4
+      for (int k = 0; k < 4; ++k) rounded_chain[k] += p[k];
+    });
+    add_chains(chain, step[n].factor, sum + lane, sum_lo + lane);
+    add_chains(rounded_chain, step[n].factor, rounded + lane, rounded_lo + lane);
   }
   return any;
 }

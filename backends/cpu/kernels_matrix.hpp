@@ -17,16 +17,21 @@ template <int N>
 constexpr int block_rows = DSALT_LANES < 16 || N == 4 ? 6
                            : N == 1                   ? 12
                                                       : 8;
+// Blocks that end with loads, additions and stores of what they are added to: with fewer rows the processor is done
+// with these sooner and begins the next block meanwhile.
+template <int N>
+constexpr int sum_block_rows = DSALT_LANES == 16 && N == 4 ? 4 : block_rows<N>;
 constexpr std::int64_t channel_block = 64;
 
-/// body<R>(first row) over `count` rows in blocks of block_rows<N>, then 8, 4, 2, 1.
-template <int N, class Body>
+/// body<R>(first row) over `count` rows in blocks of `most`, then 8, 4, 2, 1.
+template <int most, class Body>
 inline void in_blocks(int count, Body&& body) {
   int r = 0;
-  for (; count - r >= block_rows<N>; r += block_rows<N>) body.template operator()<block_rows<N>>(r);
-  if constexpr ((block_rows<N>) > 8)
+  for (; count - r >= most; r += most) body.template operator()<most>(r);
+  if constexpr (most > 8)
     if (count - r >= 8) body.template operator()<8>(r), r += 8;
-  if (count - r >= 4) body.template operator()<4>(r), r += 4;
+  if constexpr (most > 4)
+    if (count - r >= 4) body.template operator()<4>(r), r += 4;
   if (count - r >= 2) body.template operator()<2>(r), r += 2;
   if (count - r >= 1) body.template operator()<1>(r);
 }
@@ -44,8 +49,21 @@ inline void in_strips(std::int64_t begin, std::int64_t end, Body&& body) {
   }
 }
 
+/// highest[lane] is at least x[r][lane] then, for every r, unless that is NaN.
 template <int R, int N>
-inline void scores_block(const float* packed, const float* const* rows, std::int64_t channels, float* out) {
+inline void raise_highest(const F (&x)[R][N], float* highest) {
+#pragma GCC unroll 16
+  for (int n = 0; n < N; ++n) {
+    F top = load(highest + n * lanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) top = larger(top, x[r][n]);
+    store(highest + n * lanes, top);
+  }
+}
+
+template <int R, int N>
+inline void scores_block(const float* packed, const float* const* rows, std::int64_t channels, float* out,
+                         float* highest) {
   std::int64_t c = 0;
   do {
     const std::int64_t end = c + channel_block < channels ? c + channel_block : channels;
@@ -70,16 +88,19 @@ inline void scores_block(const float* packed, const float* const* rows, std::int
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) {
         float* target = out + r * tile + n * lanes;
-        store(target, first ? sum[r][n] : load(target) + sum[r][n]);
+        if (!first) sum[r][n] = load(target) + sum[r][n];
+        store(target, sum[r][n]);
       }
+    if (highest && c == channels) raise_highest(sum, highest);
   } while (c < channels);
 }
 
 void scores(const float* packed, const float* const* rows, int count, std::int64_t channels, int lane_begin,
-            int lane_end, float* out) {
+            int lane_end, float* out, float* highest) {
   in_strips(lane_begin, lane_end, [&]<int N>(std::int64_t lane) {
-    in_blocks<N>(count,
-                 [&]<int R>(int r) { scores_block<R, N>(packed + lane, rows + r, channels, out + r * tile + lane); });
+    in_blocks<block_rows<N>>(count, [&]<int R>(int r) {
+      scores_block<R, N>(packed + lane, rows + r, channels, out + r * tile + lane, highest ? highest + lane : nullptr);
+    });
   });
 }
 
@@ -183,7 +204,7 @@ inline void accumulate_rows(const float* a, std::int64_t t_stride, std::int64_t 
                             int terms, std::int64_t width, float* const* out, std::int64_t lo_offset, int count,
                             std::int64_t ahead = 0) {
   in_strips(0, width, [&]<int N>(std::int64_t column) {
-    in_blocks<N>(count, [&]<int R>(int r) {
+    in_blocks<sum_block_rows<N>>(count, [&]<int R>(int r) {
       accumulate_block<R, N, into, looks_ahead>(a + r * r_stride, t_stride, r_stride, rows, terms, column, out + r,
                                                 lo_offset, r == 0 ? ahead : 0);
     });
@@ -203,17 +224,16 @@ void accumulate_compensated(const float* a, std::int64_t t_stride, std::int64_t 
 }
 
 template <bool first>
-inline void fold_running(float* running, float* hi, float* lo, std::int64_t n) {
+inline void fold_running(const float* running, float* hi, float* lo, std::int64_t n) {
   for (std::int64_t k = 0; k < n; k += lanes) {
     F high, low;
     add_to<first>(load(running + k), hi + k, lo + k, high, low);
     store(hi + k, high);
     store(lo + k, low);
-    store(running + k, F{});
   }
 }
 
-void fold(float* running, float* hi, float* lo, std::int64_t n, bool first) {
+void fold(const float* running, float* hi, float* lo, std::int64_t n, bool first) {
   (first ? fold_running<true> : fold_running<false>)(running, hi, lo, n);
 }
 

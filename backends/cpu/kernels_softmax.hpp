@@ -41,7 +41,13 @@ struct Step {
   bool rescales;  // some factor is not 1
 };
 
-inline Step raise_maximum(const float* column, int count, float* m, float* alpha) {
+/// bound (or null): no score exceeds it.
+inline Step raise_maximum(const float* column, int count, float* m, float* alpha, const float* bound) {
+  const F old = load(m);
+  if (bound && !any_set(load(bound) > old + max_slack)) {
+    store(alpha, broadcast(1.0f));
+    return {old == -infinity ? F{} : old, broadcast(1.0f), false};
+  }
   F highest[4];
   for (int n = 0; n < 4; ++n) highest[n] = broadcast(-infinity);
   int r = 0;
@@ -52,7 +58,6 @@ inline Step raise_maximum(const float* column, int count, float* m, float* alpha
   for (; r < count; ++r) highest[0] = larger(highest[0], load(column + r * tile));
   const F peak = larger(larger(highest[0], highest[1]), larger(highest[2], highest[3]));
 
-  const F old = load(m);
   const I grows = peak > old + max_slack;  // false where nothing is admitted: -inf > -inf
   const F now = grows ? peak : old;
   store(m, now);
@@ -73,28 +78,44 @@ inline void add_chains(const F chain[4], F factor, float* hi, float* lo) {
   store(lo, load(lo) * factor + err);
 }
 
-bool softmax(float* s, int count, float* m, float* sum, float* sum_lo, float* alpha, int lane_begin, int lane_end) {
-  bool any = false;
-  for (int lane = lane_begin; lane < lane_end; lane += lanes) {
-    float* column = s + lane;
-    const Step step = raise_maximum(column, count, m + lane, alpha + lane);
-    any = any || step.rescales;
-    F chain[4] = {};
-    int r = 0;
-    for (; r + 4 <= count; r += 4) {
+/// Loads `count` scores of a column and makes them weights: body(r, weights of rows r, ..., r + 3), then, where count
+/// is no multiple of 4, body(r, weights) with 0 past the last row.
+template <class Body>
+inline void for_weights(float* column, int count, F reference, Body&& body) {
+  int r = 0;
+  for (; r + 4 <= count; r += 4) {
+    F p[4];
 #pragma GCC unroll 4
-      for (int n = 0; n < 4; ++n) {
-        const F p = exponential_below(load(column + (r + n) * tile) - step.reference);
-        store(column + (r + n) * tile, p);
-        chain[n] += p;
-      }
-    }
-    for (int n = 0; r < count; ++r, ++n) {
-      const F p = exponential_below(load(column + r * tile) - step.reference);
-      store(column + r * tile, p);
-      chain[n] += p;
-    }
-    add_chains(chain, step.factor, sum + lane, sum_lo + lane);
+    for (int n = 0; n < 4; ++n) p[n] = load(column + (r + n) * tile) - reference;
+    exponentials_below(p);
+#pragma GCC unroll 4
+    for (int n = 0; n < 4; ++n) store(column + (r + n) * tile, p[n]);
+    body(r, p);
+  }
+  if (r == count) return;
+  F p[4] = {};
+  for (int n = 0; r + n < count; ++n) {
+    p[n] = exponential_below(load(column + (r + n) * tile) - reference);
+    store(column + (r + n) * tile, p[n]);
+  }
+  body(r, p);
+}
+
+bool softmax(float* s, int count, float* m, float* sum, float* sum_lo, float* alpha, const float* bound, int lane_begin,
+             int lane_end) {
+  Step step[tile / lanes];
+  bool any = false;
+  for (int lane = lane_begin, n = 0; lane < lane_end; lane += lanes, ++n) {
+    step[n] = raise_maximum(s + lane, count, m + lane, alpha + lane, bound ? bound + lane : nullptr);
+    any = any || step[n].rescales;
+  }
+  for (int lane = lane_begin, n = 0; lane < lane_end; lane += lanes, ++n) {
+    F chain[4] = {};
+    for_weights(s + lane, count, step[n].reference, [&chain](int, const F p[4]) {
+#pragma GCC unroll 4
+      for (int k = 0; k < 4; ++k) chain[k] += p[k];
+    });
+    add_chains(chain, step[n].factor, sum + lane, sum_lo + lane);
   }
   return any;
 }
@@ -104,7 +125,16 @@ inline F safe_reference(F lse) { return lse == -infinity ? F{} : lse; }
 void probabilities(float* s, int count, const float* lse, const float* norm, int lane_begin, int lane_end) {
   for (int lane = lane_begin; lane < lane_end; lane += lanes) {
     const F reference = safe_reference(load(lse + lane)), factor = load(norm + lane);
-    for (int r = 0; r < count; ++r) {
+    int r = 0;
+    for (; r + 4 <= count; r += 4) {
+      F p[4];
+#pragma GCC unroll 4
+      for (int n = 0; n < 4; ++n) p[n] = load(s + (r + n) * tile + lane) - reference;
+      exponentials_below(p);
+#pragma GCC unroll 4
+      for (int n = 0; n < 4; ++n) store(s + (r + n) * tile + lane, p[n] * factor);
+    }
+    for (; r < count; ++r) {
       float* p = s + r * tile + lane;
       store(p, exponential_below(load(p) - reference) * factor);
     }

@@ -57,7 +57,15 @@ inline bool any_set(I mask) {
 inline bool any_not_finite(F x) { return any_set(x - x != F{}); }
 
 /// The larger operand; x when either is NaN.
-inline F larger(F x, F than) { return than > x ? than : x; }
+inline F larger(F x, F than) {
+#if defined(__AVX512F__) && DSALT_LANES == 16
+  return (F)_mm512_maskz_max_ps(0xffff, (__m512)than, (__m512)x);  // the second operand where one is NaN
+#elif defined(__AVX2__) && DSALT_LANES == 8
+  return (F)_mm256_max_ps((__m256)than, (__m256)x);
+#else
+  return than > x ? than : x;
+#endif
+}
 
 constexpr float infinity = __builtin_inff();
 
@@ -73,28 +81,38 @@ inline F times_power(F p, F n) {
 #endif
 }
 
-/// exp(x) for x <= 100: exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln(2)/2; exp(r) by a polynomial whose relative
-/// error is 3.1e-9 (minimax, constrained to 1 + r + ...). exp(0) = 1, exp(-inf) = 0, NaN kept.
+/// x becomes exp(x), for x <= 100: exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln(2)/2; exp(r) by a polynomial
+/// whose relative error is 3.1e-9 (minimax, constrained to 1 + r + ...). exp(0) = 1, exp(-inf) = 0, NaN kept. Several
+/// vectors step by step: one alone is a chain of 15 operations, and the processor does not look far enough ahead for
+/// the next.
+template <int N>
+inline void exponentials_below(F (&x)[N]) {
+  F n[N], p[N];
+  const auto each = [](auto&& step) {
+#pragma GCC unroll 16
+    for (int k = 0; k < N; ++k) step(k);
+  };
+  // exp(-110) is below half the smallest subnormal. Adding `magic` rounds to a whole number, ties to even. The first
+  // part of ln 2 has 15 bits: n times it is exact.
+  const F magic = broadcast(0x1.8p23f);
+  each([&](int k) { x[k] = larger(x[k], broadcast(-110.0f)); });
+  each([&](int k) { n[k] = multiply_add(x[k], broadcast(0x1.715476p+0f), magic); });
+  each([&](int k) { n[k] = n[k] - magic; });
+  each([&](int k) { x[k] = multiply_add(n[k], broadcast(-0x1.62e4p-1f), x[k]); });
+  each([&](int k) { x[k] = multiply_add(n[k], broadcast(-0x1.7f7d1cp-20f), x[k]); });
+  each([&](int k) { p[k] = multiply_add(broadcast(0x1.6a2466p-10f), x[k], broadcast(0x1.1239e2p-7f)); });
+  each([&](int k) { p[k] = multiply_add(p[k], x[k], broadcast(0x1.5558f2p-5f)); });
+  each([&](int k) { p[k] = multiply_add(p[k], x[k], broadcast(0x1.555492p-3f)); });
+  each([&](int k) { p[k] = multiply_add(p[k], x[k], broadcast(0x1.fffffcp-2f)); });
+  each([&](int k) { p[k] = multiply_add(p[k], x[k], broadcast(1.0f)); });
+  each([&](int k) { p[k] = multiply_add(p[k], x[k], broadcast(1.0f)); });
+  each([&](int k) { x[k] = times_power(p[k], n[k]); });
+}
+
 inline F exponential_below(F x) {
-  const F lowest = broadcast(-110.0f);  // exp(lowest) is below half the smallest subnormal
-#if defined(__AVX512F__) && DSALT_LANES == 16
-  x = (F)_mm512_maskz_max_ps(0xffff, (__m512)lowest, (__m512)x);  // the second operand where one is NaN
-#elif defined(__AVX2__) && DSALT_LANES == 8
-  x = (F)_mm256_max_ps((__m256)lowest, (__m256)x);
-#else
-  x = x < lowest ? lowest : x;
-#endif
-  const F magic = broadcast(0x1.8p23f);  // adding it rounds to a whole number, ties to even
-  const F n = multiply_add(x, broadcast(0x1.715476p+0f), magic) - magic;
-  F r = multiply_add(n, broadcast(-0x1.62e4p-1f), x);  // 15 bits of ln 2: n times it is exact
-  r = multiply_add(n, broadcast(-0x1.7f7d1cp-20f), r);
-  F p = multiply_add(broadcast(0x1.6a2466p-10f), r, broadcast(0x1.1239e2p-7f));
-  p = multiply_add(p, r, broadcast(0x1.5558f2p-5f));
-  p = multiply_add(p, r, broadcast(0x1.555492p-3f));
-  p = multiply_add(p, r, broadcast(0x1.fffffcp-2f));
-  p = multiply_add(p, r, broadcast(1.0f));
-  p = multiply_add(p, r, broadcast(1.0f));
-  return times_power(p, n);
+  F one[1] = {x};
+  exponentials_below(one);
+  return one[0];
 }
 
 /// exp(x) for all x.

@@ -20,8 +20,7 @@ struct KeyRange {
 /// W(i) for a query at position p: 0 <= e <= w. Distances are whole, so w counts as floor(w).
 inline KeyRange window_range(double w, std::int64_t p, std::int64_t nk, bool bidirectional) {
   if (!(w >= 0)) return {};  // negative or NaN
-  const double reach = std::floor(std::min(w, 4.0e18));
-  const auto whole = static_cast<std::int64_t>(reach);
+  const auto whole = static_cast<std::int64_t>(std::min(w, 4.0e18));
   const std::int64_t begin = std::max<std::int64_t>(0, p - whole);
   const std::int64_t last = bidirectional ? (whole >= nk - p ? nk - 1 : p + whole) : p;
   return {begin, std::min(nk, last + 1)};

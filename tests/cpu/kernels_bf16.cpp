@@ -64,8 +64,14 @@ BOOST_AUTO_TEST_CASE(scores) {
       std::vector<std::uint32_t> packed(pairs * tile);
       kernels->transpose(pointers.data(), tile, static_cast<std::int64_t>(pairs), packed.data());
       std::vector<float> out(tile * tile);
+      std::vector<float> highest(tile, -std::numeric_limits<float>::infinity());
       kernels->scores_pairs(packed.data(), key_rows.data(), tile, static_cast<std::int64_t>(pairs), 0.5f, 0, tile,
-                            out.data());
+                            out.data(), highest.data());
+      for (std::size_t lane = 0; lane < tile; ++lane) {
+        float largest = out[lane];
+        for (std::size_t r = 1; r < tile; ++r) largest = std::max(largest, out[r * tile + lane]);
+        BOOST_TEST(highest[lane] == largest);
+      }
       for (std::size_t r = 0; r < tile; ++r)
         for (std::size_t lane = 0; lane < tile; ++lane) {
           double sum = 0, size = 0;
@@ -89,7 +95,7 @@ BOOST_AUTO_TEST_CASE(scores) {
       for (const int count : {1, 5, 13}) {  // an element's bits do not depend on what else the call covers
         std::vector<float> part(tile * tile);
         kernels->scores_pairs(packed.data(), key_rows.data() + 3, count, static_cast<std::int64_t>(pairs), 0.5f, 16, 48,
-                              part.data());
+                              part.data(), nullptr);
         int wrong = 0;
         for (int r = 0; r < count; ++r)
           for (int lane = 16; lane < 48; ++lane)
@@ -246,8 +252,9 @@ BOOST_AUTO_TEST_CASE(softmax_sums_what_it_stores) {
                                     alpha[tile];
       for (auto& row : m) std::fill(row, row + tile, -std::numeric_limits<float>::infinity());
       std::vector<std::uint32_t> pairs(tile / 2 * tile), again = pairs;
-      kernels->softmax(plain.data(), count, m[0], sum[0], lo[0], alpha, 0, tile);
-      kernels->softmax_pairs(s.data(), count, m[1], sum[1], lo[1], rounded, rounded_lo, alpha, 0, tile, pairs.data());
+      kernels->softmax(plain.data(), count, m[0], sum[0], lo[0], alpha, nullptr, 0, tile);
+      kernels->softmax_pairs(s.data(), count, m[1], sum[1], lo[1], rounded, rounded_lo, alpha, nullptr, 0, tile,
+                             pairs.data());
       kernels->pair_rows(plain.data(), count, 0, tile, again.data());
       BOOST_TEST((s == plain));
       BOOST_TEST((pairs == again));
