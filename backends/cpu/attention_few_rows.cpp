@@ -167,7 +167,7 @@ struct FewRowsPass {
         const bool last = keys.start + tile >= end_key;
         if (last && pass.kv_head > 0) foresee();
         own.out.start_block(keys.start / tile, 0, rows.count);
-        own.v.read(pass.v, pass.kv_head, keys.begin, keys.end, [&](int m) { return keys.start + m; });
+        own.v.read_run(pass.v, pass.kv_head, keys.begin, keys.end, keys.start + keys.begin);
         fold(scores_of(0) + n * rows.count * tile, keys.begin, keys.end, 0, rows.count,
              values_ahead.of_tile(keys.start + keys.begin, last));
       }
@@ -201,7 +201,7 @@ struct FewRowsPass {
 
   /// The masked scores of a tile, row after row.
   void score(const KeyTile& keys, const Ahead& ahead, float* scores) {
-    own.k.read(pass.k, pass.kv_head, keys.begin, keys.end, [&](int n) { return keys.start + n; });
+    own.k.read_run(pass.k, pass.kv_head, keys.begin, keys.end, keys.start + keys.begin);
     ahead.split(keys.start, keys.begin, keys.end, [&](int from, int to, std::int64_t bytes) {
       own.products.row_scores(own.packed_q, own.k, from, to, 0, rows.count, bytes, scores + (from - keys.begin));
     });

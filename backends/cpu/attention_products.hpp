@@ -35,6 +35,15 @@ class Operand {
     else
       for (int n = begin; n < end; ++n) rows_[n] = view.read_padded(head, token_of(n), buffer_.get() + n * width_);
   }
+  /// Rows [begin, end) become tokens token, token + 1, ...
+  void read_run(const Rows& view, std::int64_t head, int begin, int end, std::int64_t token) {
+    if (view.paged() || !in_place(view))
+      read(view, head, begin, end, [&](int n) { return token + n - begin; });
+    else if (pairs_)
+      view.addresses_from(head, begin, end, token, narrow_);
+    else
+      view.addresses_from(head, begin, end, token, rows_);
+  }
   /// Whether rows of the view are read where they lie.
   bool in_place(const Rows& view) const { return pairs_ ? view.pairs_in_place() : view.in_place(); }
   /// Makes rows [begin, end) ready to be summed (begin even): needed before they are `values` of a product below.

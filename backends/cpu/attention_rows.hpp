@@ -67,6 +67,12 @@ class Rows {
       to[n] = first + (token - run_begin) * stride;
     }
   }
+  /// to[n] = at<T>(head, token + n - begin), n in [begin, end), of rows that are not paged.
+  template <class T>
+  void addresses_from(std::int64_t head, int begin, int end, std::int64_t token, const T** to) const {
+    const T* row = at<T>(head, token);
+    for (int n = begin; n < end; ++n) to[n] = row + (n - begin) * view_.strides[1];
+  }
   /// Asks for rows [begin, end) before they are needed: tiles are met in an order that the processor does not foresee.
   void prefetch(std::int64_t head, std::int64_t begin, std::int64_t end) const;
 

@@ -176,14 +176,80 @@ bool row_softmax(float* s, int count, float* m, float* sum, float* sum_lo, float
 
 #if defined(__AVX512BF16__) && DSALT_LANES == 16
 
+/// 16 G keys and columns [c, c + 16 lines), transposed: to[column * G + group]. Asks for what lies `ahead` bytes
+/// behind.
+template <int G, int lines>
+inline void transpose_keys(const std::uint16_t* const* keys, std::int64_t c, std::int64_t ahead, __m512i* to) {
+#pragma GCC unroll 1
+  for (int part = 0; part < G * lines; ++part) {
+    const int group = part / lines, k = part % lines;
+    const std::uint16_t* const* row = keys + 16 * group;
+    const std::uint16_t* const* asked = row + 16 / lines * k;  // for the group's lines, row after row
+    __m512i x[16], y[16];
+#pragma GCC unroll 16
+    for (int n = 0; n < 16; n += 2) {
+      if (ahead)
+#pragma GCC unroll 2
+        for (int m = n; m < n + 2; ++m) prefetch(columns_of(asked[m / lines], c + m % lines * 16), ahead);
+      zip_rows(_mm512_loadu_si512(columns_of(row[n], c + k * 16)),
+               _mm512_loadu_si512(columns_of(row[n + 1], c + k * 16)), y, n);
+    }
+    transpose_zipped(y, x);
+#pragma GCC unroll 16
+    for (int n = 0; n < 16; ++n) _mm512_store_si512(to + (k * 16 + n) * G + group, x[n]);
+  }
+}
+
+constexpr int pair_block = channel_block / 2;
+
+/// row_scores_pairs for 16 G keys and whole blocks of pairs. The sums of one group of keys are one chain of additions,
+/// about as long as the group's way from memory. So keys are transposed into the cache, in the order of memory, and
+/// then all groups have their sums computed side by side.
+template <int G>
+inline void score_groups(const void* const* q, int count, const std::uint16_t* const* keys, std::int64_t pairs,
+                         float factor, std::int64_t ahead, float* out) {
+  alignas(64) __m512i x[pair_block * G];
+  for (std::int64_t c = 0; c < pairs; c += pair_block) {
+    transpose_keys<G, pair_block / 16>(keys, c, ahead, x);
+    in_row_blocks<4>(count, [&]<int R>(int first) {
+      const std::uint16_t* row[R];
+      for (int r = 0; r < R; ++r) row[r] = static_cast<const std::uint16_t*>(q[first + r]) + 2 * c;
+      __m512 sum[R][G] = {};
+#pragma GCC unroll 2
+      for (int column = 0; column < pair_block; ++column)
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          const __m512bh y = pair_of(pair_at(row[r] + 2 * column));
+#pragma GCC unroll 8
+          for (int g = 0; g < G; ++g) sum[r][g] = _mm512_dpbf16_ps(sum[r][g], y, (__m512bh)x[column * G + g]);
+        }
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int g = 0; g < G; ++g) {
+          float* to = out + (first + r) * tile + g * lanes;
+          const F total = c == 0 ? (F)sum[r][g] : load(to) + (F)sum[r][g];
+          store(to, c + pair_block == pairs ? total * factor : total);
+        }
+    });
+  }
+}
+
 void row_scores_pairs(const void* const* q, int count, const std::uint16_t* const* keys, int key_count,
                       std::int64_t pairs, float factor, std::int64_t ahead, float* out) {
-  for (int n = 0; n < key_count; n += lanes)
+  int n = 0;
+  if (pairs % pair_block == 0) {
+    for (; key_count - n >= 4 * lanes; n += 4 * lanes)
+      score_groups<4>(q, count, keys + n, pairs, factor, ahead, out + n);
+    for (; key_count - n >= 2 * lanes; n += 2 * lanes)
+      score_groups<2>(q, count, keys + n, pairs, factor, ahead, out + n);
+  }
+  for (; n < key_count; n += lanes)
     in_row_blocks<8>(count, [&]<int R>(int first) {
       const std::uint16_t* row[R];
       for (int r = 0; r < R; ++r) row[r] = static_cast<const std::uint16_t*>(q[first + r]);
       F total[R] = {};
-      sum_columns<R, channel_block / 2>(
+      sum_columns<R, pair_block>(
           keys + n, key_count - n, pairs, first == 0 ? ahead : 0, total, [&row](F sum, F x, int r, std::int64_t c) {
             return (F)_mm512_dpbf16_ps((__m512)sum, pair_of(pair_at(row[r] + 2 * c)), (__m512bh)x);
           });
@@ -209,14 +275,20 @@ bool row_softmax_pairs(float* s, int count, float* m, float* sum, float* sum_lo,
   return step.rescales;
 }
 
-/// 32 N columns (fewer where a mask says so) of R rows. With leave_out, exceptional elements count as 0; without, the
-/// result is not stored when there are any.
-template <int R, int N, bool leave_out>
+/// 32 N columns of R rows, or as many as `used` says. (Masked loads of what is used whole would do, but the processor
+/// does not foresee them.) With leave_out, exceptional elements count as 0; without, the result is not stored when
+/// there are any.
+template <int R, int N, bool whole, bool leave_out>
 inline bool add_pairs_of_rows(const std::uint32_t* w, std::int64_t r_stride, const std::uint16_t* const* rows,
                               int terms, std::int64_t column, const __mmask32* used, std::int64_t ahead,
                               float* const* out) {
   const PairOrder order;
-  const auto present = [used](int n) { return n % 2 == 0 || used[n / 2] > 0xffff; };  // of 2 N lane groups
+  const auto present = [used](int n) { return whole || n % 2 == 0 || used[n / 2] > 0xffff; };  // of 2 N lane groups
+  const auto read = [&](int t, int n) {
+    const std::uint16_t* from = rows[t] + column + 32 * n;
+    if constexpr (whole) return _mm512_loadu_si512(from);
+    return _mm512_maskz_loadu_epi16(used[n], from);
+  };
   __m512 sum[R][2 * N] = {};
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
@@ -230,8 +302,8 @@ inline bool add_pairs_of_rows(const std::uint32_t* w, std::int64_t r_stride, con
     for (int r = 0; r < R; ++r) y[r] = pair_of(w[r * r_stride + t / 2]);
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) {
-      __m512i low = _mm512_maskz_loadu_epi16(used[n], rows[t] + column + 32 * n), high = _mm512_setzero_si512();
-      if (t + 1 < terms) high = _mm512_maskz_loadu_epi16(used[n], rows[t + 1] + column + 32 * n);
+      __m512i low = read(t, n), high = _mm512_setzero_si512();
+      if (t + 1 < terms) high = read(t + 1, n);
       if (ahead) {
         prefetch(rows[t] + column + 32 * n, ahead);
         if (t + 1 < terms) prefetch(rows[t + 1] + column + 32 * n, ahead);
@@ -266,18 +338,20 @@ bool row_accumulate_pairs(const std::uint32_t* w, std::int64_t r_stride, const s
       used[n] = left <= 0 ? 0 : left < 32 ? (__mmask32{1} << left) - 1 : 0xffffffffu;
     }
     in_row_blocks<4>(count, [&]<int R>(int first) {
-      const auto add = [&]<int N>() {
+      const auto add = [&]<int N, bool whole>() {
         const std::uint32_t* weights = w + first * r_stride;
-        if (add_pairs_of_rows<R, N, false>(weights, r_stride, rows, terms, column, used, first == 0 ? ahead : 0,
-                                           out + first))
+        if (add_pairs_of_rows<R, N, whole, false>(weights, r_stride, rows, terms, column, used, first == 0 ? ahead : 0,
+                                                  out + first))
           return;
         any = true;
-        add_pairs_of_rows<R, N, true>(weights, r_stride, rows, terms, column, used, 0, out + first);
+        add_pairs_of_rows<R, N, whole, true>(weights, r_stride, rows, terms, column, used, 0, out + first);
       };
-      if (used[1])
-        add.template operator()<2>();
+      if (used[1] == 0xffffffffu)
+        add.template operator()<2, true>();
+      else if (used[1])
+        add.template operator()<2, false>();
       else
-        add.template operator()<1>();
+        add.template operator()<1, false>();
     });
   }
   return any;

@@ -2,6 +2,7 @@
 // none.
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -57,7 +58,7 @@ BOOST_AUTO_TEST_CASE(only_the_table_named_for_it_has_them) {
 
 BOOST_AUTO_TEST_CASE(scores) {
   for (const Kernels* kernels : pair_tables())
-    for (const std::size_t pairs : {1u, 7u, 32u, 33u, 100u}) {
+    for (const std::size_t pairs : {1u, 7u, 32u, 33u, 64u, 100u}) {
       const Bits queries = normal_bits(tile * 2 * pairs, 1), keys = normal_bits(tile * 2 * pairs, 2);
       const auto query_rows = row_pointers(queries, 2 * pairs), key_rows = row_pointers(keys, 2 * pairs);
       const std::vector<const void*> pointers(query_rows.begin(), query_rows.end());
@@ -83,14 +84,15 @@ BOOST_AUTO_TEST_CASE(scores) {
           }
           BOOST_REQUIRE(std::fabs(static_cast<double>(out[r * tile + lane]) - 0.5 * sum) <= 4 * 0x1p-24 * size);
         }
-      for (const int rows : {1, 2, 3, 7})  // rows by themselves, keys in the lanes
-        for (const int count : {1, 16, 17, 61}) {
+      for (const int rows : {1, 2, 3, 7, 8})  // rows by themselves, keys in the lanes
+        for (const int count : {1, 16, 17, 33, 61, 64}) {
+          const std::size_t first = std::min<std::size_t>(3, tile - static_cast<std::size_t>(count));
           std::vector<float> by_row(static_cast<std::size_t>(rows) * tile);
-          kernels->row_scores_pairs(pointers.data() + 41, rows, key_rows.data() + 3, count,
+          kernels->row_scores_pairs(pointers.data() + 41, rows, key_rows.data() + first, count,
                                     static_cast<std::int64_t>(pairs), 0.5f, 0, by_row.data());
           for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r)
             for (std::size_t n = 0; n < static_cast<std::size_t>(count); ++n)
-              BOOST_TEST(by_row[r * tile + n] == out[(n + 3) * tile + 41 + r]);
+              BOOST_TEST(by_row[r * tile + n] == out[(n + first) * tile + 41 + r]);
         }
       for (const int count : {1, 5, 13}) {  // an element's bits do not depend on what else the call covers
         std::vector<float> part(tile * tile);
