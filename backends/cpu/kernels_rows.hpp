@@ -177,7 +177,7 @@ bool row_softmax(float* s, int count, float* m, float* sum, float* sum_lo, float
 #if defined(__AVX512BF16__) && DSALT_LANES == 16
 
 /// 16 G keys and columns [c, c + 16 lines), transposed: to[column * G + group]. Asks for what lies `ahead` bytes
-/// behind.
+/// behind all groups but the last.
 template <int G, int lines>
 inline void transpose_keys(const std::uint16_t* const* keys, std::int64_t c, std::int64_t ahead, __m512i* to) {
 #pragma GCC unroll 1
@@ -188,7 +188,7 @@ inline void transpose_keys(const std::uint16_t* const* keys, std::int64_t c, std
     __m512i x[16], y[16];
 #pragma GCC unroll 16
     for (int n = 0; n < 16; n += 2) {
-      if (ahead)
+      if (ahead && group < G - 1)
 #pragma GCC unroll 2
         for (int m = n; m < n + 2; ++m) prefetch(columns_of(asked[m / lines], c + m % lines * 16), ahead);
       zip_rows(_mm512_loadu_si512(columns_of(row[n], c + k * 16)),
@@ -204,7 +204,8 @@ constexpr int pair_block = channel_block / 2;
 
 /// row_scores_pairs for 16 G keys and whole blocks of pairs. The sums of one group of keys are one chain of additions,
 /// about as long as the group's way from memory. So keys are transposed into the cache, in the order of memory, and
-/// then all groups have their sums computed side by side.
+/// then all groups have their sums computed side by side. Meanwhile it asks for what lies behind the last group: memory
+/// would pause otherwise.
 template <int G>
 inline void score_groups(const void* const* q, int count, const std::uint16_t* const* keys, std::int64_t pairs,
                          float factor, std::int64_t ahead, float* out) {
@@ -216,13 +217,15 @@ inline void score_groups(const void* const* q, int count, const std::uint16_t* c
       for (int r = 0; r < R; ++r) row[r] = static_cast<const std::uint16_t*>(q[first + r]) + 2 * c;
       __m512 sum[R][G] = {};
 #pragma GCC unroll 2
-      for (int column = 0; column < pair_block; ++column)
+      for (int column = 0; column < pair_block; ++column) {
+        if (ahead && first == 0) prefetch(columns_of(keys[16 * (G - 1) + column / 2], c + column % 2 * 16), ahead);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
           const __m512bh y = pair_of(pair_at(row[r] + 2 * column));
 #pragma GCC unroll 8
           for (int g = 0; g < G; ++g) sum[r][g] = _mm512_dpbf16_ps(sum[r][g], y, (__m512bh)x[column * G + g]);
         }
+      }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
