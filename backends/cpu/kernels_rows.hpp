@@ -241,7 +241,7 @@ inline void score_groups(const void* const* q, int count, const std::uint16_t* c
 void row_scores_pairs(const void* const* q, int count, const std::uint16_t* const* keys, int key_count,
                       std::int64_t pairs, float factor, std::int64_t ahead, float* out) {
   int n = 0;
-  if (pairs % pair_block == 0) {
+  if (pairs == pair_block) {  // longer rows would be met half by half, not in the order of memory
     for (; key_count - n >= 4 * lanes; n += 4 * lanes)
       score_groups<4>(q, count, keys + n, pairs, factor, ahead, out + n);
     for (; key_count - n >= 2 * lanes; n += 2 * lanes)
