@@ -9,8 +9,8 @@
 //      tenth of the multiprocessors idle, have tiles of 64 rows by 64 keys instead; D = 64 has tiles of 128 rows where
 //      a multiprocessor does at most four fifths of the work with them.
 //   3. Backward: a tile is 128 keys of a kv head by 128 (D = 128: 64) rows of each query head that reads them. Sparse:
-//      it executes the tiles of rows whose ranges together reach into it. Causal: those from the one that holds the
-//      first row that sees its first key.
+//      each half of its keys executes the tiles of rows whose ranges together reach into it. Causal: the tile executes
+//      those from the one that holds the first row that sees its first key.
 //   4. Backward, landmarks: a block is 128 entries of a list, 64 where there are no more, by the tiles of rows that
 //      hold some row of the list that is not before the block's first entry.
 //
@@ -112,7 +112,7 @@ std::int64_t dense_forward(const HopperDevice& device, const MaskView& head, con
 
 /// Rule 3, for one query head.
 std::int64_t backward(const AttentionProblem& problem, const MaskView& head, std::int64_t tile_rows) {
-  constexpr std::int64_t tile_keys = 128;
+  const std::int64_t tile_keys = problem.mask == Mask::sparse ? 64 : 128;
   std::int64_t steps = 0;
   const std::int64_t row_tiles = tiles_for(head.rows(), tile_rows), key_tiles = tiles_for(head.keys(), tile_keys);
   if (problem.mask == Mask::sparse) {

@@ -73,18 +73,26 @@ __device__ inline void row_statistics(int b, int h, int row0, const Extent& exte
                                       const Rows<const T>& dout, const Rows<const float>& lse,
                                       const Rows<const float>& dlse, float* lse_log2, float* delta) {
   constexpr int lanes = kHead / 8;  // of a row, eight elements each
-  for (int row = static_cast<int>(threadIdx.x) / lanes; row < kRows; row += 128 / lanes) {
-    const int i = row0 + row, lane = static_cast<int>(threadIdx.x) % lanes;
-    const bool exists = i < extent.nq;
-    float sum = 0;
-    if (exists) {
-      const uint4 a = reinterpret_cast<const uint4*>(out.at(b, h, extent.q_start + i))[lane];
-      const uint4 c = reinterpret_cast<const uint4*>(dout.at(b, h, extent.q_start + i))[lane];
-      const T* x = reinterpret_cast<const T*>(&a);
-      const T* y = reinterpret_cast<const T*>(&c);
+  constexpr int rows_at_once = 128 / lanes, count = kRows / rows_at_once;
+  const int first = static_cast<int>(threadIdx.x) / lanes, lane = static_cast<int>(threadIdx.x) % lanes;
+  uint4 x[count], y[count];  // all asked for before any is used
 #pragma unroll
-      for (int e = 0; e < 8; ++e) sum += widen(x[e]) * widen(y[e]);
-    }
+  for (int n = 0; n < count; ++n) {
+    const int i = row0 + first + n * rows_at_once;
+    x[n] = y[n] = uint4{};
+    if (i >= extent.nq) continue;
+    x[n] = reinterpret_cast<const uint4*>(out.at(b, h, extent.q_start + i))[lane];
+    y[n] = reinterpret_cast<const uint4*>(dout.at(b, h, extent.q_start + i))[lane];
+  }
+#pragma unroll
+  for (int n = 0; n < count; ++n) {
+    const int row = first + n * rows_at_once, i = row0 + row;
+    const bool exists = i < extent.nq;
+    const T* a = reinterpret_cast<const T*>(x + n);
+    const T* c = reinterpret_cast<const T*>(y + n);
+    float sum = 0;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) sum += widen(a[e]) * widen(c[e]);
 #pragma unroll
     for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     if (lane != 0) continue;
@@ -99,10 +107,11 @@ __device__ inline void row_statistics(int b, int h, int row0, const Extent& exte
   }
 }
 
-/// After: dq = scale * sums, from thread order to rows. One block of 256 threads per slot of a head.
+/// After: dq = scale * sums, from thread order to rows. One block of 256 threads per slot of a head, the last slot
+/// first: its sums are still in L2.
 template <class T, int kHead, int kRows>
 __global__ void query_gradient_kernel(DenseCall call, QuerySlots slots, Rows<T> to, float scale) {
-  const auto [b, h, m] = query_tile(call, static_cast<int>(blockIdx.x));
+  const auto [b, h, m] = query_tile(call, static_cast<int>(gridDim.x - 1 - blockIdx.x));
   if (b < 0) return;
   const Extent extent = extent_of(call, b);
   const int thread = static_cast<int>(threadIdx.x), half = thread / 128, lane = thread % 32;

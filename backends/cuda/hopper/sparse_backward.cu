@@ -10,6 +10,7 @@
 #include "list_forward.hpp"
 #include "packed_tiles.cuh"
 #include "sparse_backward.cuh"
+#include "sparse_backward_prepare.cuh"
 #include "sparse_forward.hpp"
 #include "tensor_map.hpp"
 #include "unique_lists.hpp"
@@ -20,9 +21,9 @@ namespace {
 
 constexpr const char* operation = "attention_backward";
 
-/// Marks the keys of a list's entries. One thread per entry of a row head's lists.
+/// Gives every key that a list names a row of sums, in any order. One thread per entry of a row head's lists.
 template <class T>
-__global__ void mark_landmarks_kernel(AttentionCall<T> call, std::int64_t entries, LandmarkSums sums) {
+__global__ void number_landmarks_kernel(AttentionCall<T> call, std::int64_t entries, LandmarkSums sums) {
   const std::int64_t entry = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (entry >= entries) return;
   const std::int64_t n = entry % call.slots, t = entry / call.slots % call.lists;
@@ -32,13 +33,9 @@ __global__ void mark_landmarks_kernel(AttentionCall<T> call, std::int64_t entrie
   if (sums.dlambda != nullptr) sums.dlambda[entry] = 0;
   if (n >= call.clean.count[list]) return;
   const SequenceRows s = call.sequence(b);
-  sums.row[key_place(call, b, call.kv_head_of_row_head(z), s.k_start, call.clean.index[list * call.slots + n])] = 1;
-}
-
-/// Gives every marked key a row of sums, in any order. One thread per place.
-__global__ void number_landmarks_kernel(std::int64_t places, LandmarkSums sums) {
-  const std::int64_t place = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (place >= places || sums.row[place] == 0) return;
+  const std::int64_t place =
+      key_place(call, b, call.kv_head_of_row_head(z), s.k_start, call.clean.index[list * call.slots + n]);
+  if (atomicCAS(sums.row + place, 0, -1) != 0) return;  // another entry's
   const int row = atomicAdd(sums.rows, 1);
   sums.row[place] = row + 1;
   sums.place[row] = static_cast<std::int32_t>(place);
@@ -98,10 +95,11 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
   using F = SparseBackward<T, kHead, rows, kSoft>;
   const bool packed = in.cu_seqlens_q.present();
 
+  typename F::Parameters p{};
   // Query tiles and key tiles.
   DenseCall queries = dense_call(problem, in), keys = queries;
   std::optional<PackedTiles> query_list, key_list;
-  std::int64_t slots_per_head, heads = queries.hq, key_tiles, key_blocks;
+  std::int64_t slots_per_head, heads = queries.hq, key_tiles;
   if (packed) {
     query_list.emplace(context, operation, queries.cu_q, queries.batch, queries.nq, rows);
     key_list.emplace(context, operation, queries.cu_k, queries.batch, queries.nk, F::keys);
@@ -109,14 +107,14 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
     keys.packed_tiles = key_list->tiles(), keys.tiles = key_list->count();
     slots_per_head = queries.nq / rows + queries.batch + 1;
     key_tiles = (keys.nk / F::keys + keys.batch + 1) * heads;
-    key_blocks = static_cast<std::int64_t>(keys.tiles) * keys.hkv;
+    p.jobs = {1, keys.tiles * keys.hkv};
   } else {
     queries.tiles = static_cast<int>(ceil_div(queries.nq, rows));
     keys.tiles = static_cast<int>(ceil_div(keys.nk, F::keys));
     slots_per_head = queries.tiles;
     heads *= queries.batch;
     key_tiles = keys.tiles * heads;
-    key_blocks = static_cast<std::int64_t>(keys.tiles) * keys.hkv * keys.batch;
+    p.jobs = {keys.hkv * keys.batch, keys.tiles};
   }
   const std::int64_t slots = slots_per_head * heads;
   const bool wants_window = gradients.dwindow.present() && kSoft;
@@ -124,9 +122,7 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
       dwindow(context, operation, wants_window ? slots * rows : 0);
   const Scratch<typename F::Queries> query_rows(context, operation, slots);
   const Scratch<RowExtent> extents(context, operation, slots);
-  const Scratch<int> first_tiles(context, operation, key_tiles), end_tiles(context, operation, key_tiles);
 
-  typename F::Parameters p{};
   p.q = make_tensor_map(in.q, rows, operation);
   p.k = make_tensor_map(in.k, F::keys, operation);
   p.v = make_tensor_map(in.v, F::keys, operation);
@@ -136,8 +132,6 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
   p.slots = {dq.data(), static_cast<int>(slots_per_head)};
   p.rows = query_rows.data();
   p.extents = extents.data();
-  p.first_tiles = first_tiles.data();
-  p.end_tiles = end_tiles.data();
   p.dk = rows_of<T>(gradients.dk, packed);
   p.dv = rows_of<T>(gradients.dv, packed);
   p.dwindow = dwindow.data();
@@ -145,19 +139,6 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
   p.scale = static_cast<float>(scale);
   p.inverse_scale = static_cast<float>(1 / scale);
   const AttentionCall<T>& sparse = p.sparse;
-
-  const auto fill = [&](void* data, int byte, std::int64_t bytes) {
-    if (bytes > 0)
-      check(cudaMemsetAsync(data, byte, static_cast<std::size_t>(bytes), context.stream()), operation,
-            "cudaMemsetAsync");
-  };
-  fill(first_tiles.data(), 0x7f, key_tiles * 4);
-  fill(end_tiles.data(), 0, key_tiles * 4);
-  const std::int64_t query_blocks = queries.tiles * heads;
-  launch(context, operation, sparse_backward_prepare_kernel<F, T, kHead, rows>, query_blocks, 128, 0, queries, p,
-         rows_of<const T>(saved.out, packed), rows_of<const T>(saved.dout, packed),
-         rows_of<const float>(saved.lse, packed), rows_of<const float>(saved.dlse, packed), query_rows.data(),
-         extents.data(), first_tiles.data(), end_tiles.data());
 
   // Landmarks.
   const bool narrow_lists = has_narrow_lists(problem, in);
@@ -171,19 +152,27 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
   const std::int64_t places = entries > 0 ? sparse.nk * sparse.kv_heads * (packed ? 1 : sparse.batch) : 0;
   const std::int64_t sum_rows = std::min(entries, places);
   const bool wants_lambda = gradients.dlandmark_log_weight.present();
-  const Scratch<std::int32_t> row(context, operation, places), place(context, operation, sum_rows),
-      row_count(context, operation, entries > 0);
-  const Scratch<float> dk_dv(context, operation, sum_rows * 2 * kHead),
-      dlambda(context, operation, wants_lambda ? entries : 0);
-  p.landmarks = {row.data(), place.data(), row_count.data(), dk_dv.data(), dlambda.data()};
-  std::int64_t landmark_jobs = 0;
-  if (entries > 0) {
-    fill(row.data(), 0, places * 4);
-    fill(row_count.data(), 0, 4);
-    fill(dk_dv.data(), 0, sum_rows * 2 * kHead * 4);
-    launch(context, operation, mark_landmarks_kernel<T>, ceil_div(entries, 256), 256, 0, sparse, entries, p.landmarks);
-    launch(context, operation, number_landmarks_kernel, ceil_div(places, 256), 256, 0, places, p.landmarks);
-  }
+  const Scratch<std::int32_t> place(context, operation, sum_rows);
+  const Scratch<float> dlambda(context, operation, wants_lambda ? entries : 0);
+  // What starts as zeros lies together: float32 sums of landmarks, ranges, the counter of jobs, landmarks' rows.
+  const std::int64_t zero_words = sum_rows * 2 * kHead + key_tiles * 2 + 2 + places;
+  const Scratch<std::int32_t> zeros(context, operation, zero_words);
+  auto* const dk_dv = reinterpret_cast<float*>(zeros.data());
+  auto* const ranges = reinterpret_cast<QueryRange*>(dk_dv + sum_rows * 2 * kHead);
+  p.ranges = ranges;
+  p.next = reinterpret_cast<std::int32_t*>(ranges + key_tiles);
+  p.landmarks = {entries > 0 ? p.next + 2 : nullptr, place.data(), p.next + 1, dk_dv, dlambda.data()};
+  check(cudaMemsetAsync(zeros.data(), 0, static_cast<std::size_t>(zero_words) * 4, context.stream()), operation,
+        "cudaMemsetAsync");
+  const std::int64_t query_blocks = queries.tiles * heads;
+  launch(context, operation, sparse_backward_prepare_kernel<F, T, kHead, rows>, query_blocks, 128, 0, queries, p,
+         rows_of<const T>(saved.out, packed), rows_of<const T>(saved.dout, packed),
+         rows_of<const float>(saved.lse, packed), rows_of<const float>(saved.dlse, packed), query_rows.data(),
+         extents.data(), ranges);
+
+  if (entries > 0)
+    launch(context, operation, number_landmarks_kernel<T>, ceil_div(entries, 256), 256, 0, sparse, entries,
+           p.landmarks);
   if (narrow_lists) {
     list_backward<T>(context, kHead,
                      {p.sparse,
@@ -200,13 +189,16 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
   } else if (entries > 0) {
     const std::int64_t most_queries =
         problem.landmark_chunk ? std::min<std::int64_t>(*problem.landmark_chunk, sparse.nq) : sparse.nq;
-    p.segments = static_cast<int>(ceil_div(ceil_div(most_queries, rows) + 1, F::tiles_of_segment));
-    p.blocks_per_list = static_cast<int>(ceil_div(sparse.slots, F::keys));
-    landmark_jobs = sparse.batch * sparse.row_heads * sparse.lists * p.segments * p.blocks_per_list;
+    p.jobs.segments = static_cast<int>(ceil_div(ceil_div(most_queries, rows) + 1, F::Job::tiles_of_segment));
+    p.jobs.blocks_per_list = static_cast<int>(ceil_div(sparse.slots, F::keys));
+    p.jobs.row_heads = packed ? sparse.row_heads : sparse.row_heads / sparse.kv_heads;
+    p.jobs.lists = static_cast<int>((packed ? sparse.batch : 1) * p.jobs.row_heads * sparse.lists * p.jobs.segments *
+                                    p.jobs.blocks_per_list);
   }
-  p.landmark_jobs = static_cast<int>(landmark_jobs);
+  p.job_count = static_cast<int>(p.jobs.count());
 
-  launch(context, operation, warp_specialized_kernel<F>, landmark_jobs + key_blocks, F::threads, F::shared_bytes, p);
+  launch(context, operation, warp_specialized_kernel<F>, std::min<std::int64_t>(p.job_count, context.multiprocessors),
+         F::threads, F::shared_bytes, p);
   launch(context, operation, query_gradient_kernel<T, kHead, rows>, query_blocks, 256, 0, queries, p.slots,
          rows_of<T>(gradients.dq, packed), p.scale);
   if (entries > 0)
@@ -233,14 +225,14 @@ bool takes_sparse_backward(const Context& context, const AttentionProblem& probl
   if (context.deterministic) return false;
   if (takes_list_forward(context, problem, in)) return true;
   if (!takes_sparse_forward(context, problem, in)) return false;
-  // Blocks of the grid: one for each 128 landmarks of a list and, at most, 1024 queries and a part of as many.
+  // Jobs: one for each 128 landmarks of a list and, at most, 1024 queries and a part of as many.
   const internal::AttentionSizes n = internal::attention_sizes(in);
   if (!in.landmarks.present() || in.landmarks.size() == 0) return true;
   const std::int64_t queries = std::min<std::int64_t>(problem.landmark_chunk.value_or(n.nq), n.nq);
-  const double blocks =
+  const double jobs =
       static_cast<double>(n.batch) * static_cast<double>(n.hq) * static_cast<double>(in.landmarks.shape[2]) *
       static_cast<double>(ceil_div(in.landmarks.shape[3], 128)) * static_cast<double>(queries / 1024 + 2);
-  return blocks < 0x1p30;
+  return jobs < 0x1p30;
 }
 
 void sparse_backward(const Context& context, const AttentionProblem& problem, const AttentionInputs& inputs,

@@ -1,0 +1,60 @@
+// What runs before the sparse backward kernel (sparse_backward.cuh).
+#pragma once
+
+#include "sparse_backward.cuh"
+
+namespace dsalt::cuda::hopper {
+
+/// Before: what the main kernel reads of a query tile, zeros in its sums, and the news to the key tiles that it admits.
+/// One block of 128 threads per slot of a head, the last slot first: those that the main kernel begins with stay in L2.
+template <class F, class T, int kHead, int kRows>
+__global__ void __launch_bounds__(128)
+    sparse_backward_prepare_kernel(DenseCall call, typename F::Parameters p, Rows<const T> out, Rows<const T> dout,
+                                   Rows<const float> lse, Rows<const float> dlse, typename F::Queries* rows,
+                                   RowExtent* extents, QueryRange* ranges) {
+  const auto [b, h, m] = query_tile(call, static_cast<int>(gridDim.x - 1 - blockIdx.x));
+  if (b < 0) return;
+  const Extent extent = extent_of(call, b);
+  const std::int64_t slot = p.slots.slot(call, kRows, b, h, m);
+  float4* dq = reinterpret_cast<float4*>(p.slots.dq + slot * kRows * kHead);
+  for (int at = static_cast<int>(threadIdx.x); at < kRows * kHead / 4; at += 128) dq[at] = float4{};
+  row_statistics<kHead, kRows>(b, h, m * kRows, extent, out, dout, lse, dlse, rows[slot].lse, rows[slot].delta);
+
+  __shared__ RowExtent parts[kRows / 32];
+  const int n = static_cast<int>(threadIdx.x), lane = n % 32;
+  if (n < kRows) {
+    RowExtent part;
+    RowMask row;
+    const int query = m * kRows + n;
+    if constexpr (F::soft) {
+      AttentionRow<T> full;
+      if (query < extent.nq) {
+        full.query = query;
+        full.head = h;
+        full.fill(p.sparse, p.sparse.sequence(b));
+        part.include(full);
+      }
+      row = RowMask::of(full);
+      rows[slot].edge[n] = RowEdge::of(full);
+    } else if (query < extent.nq) {
+      row = RowMask::of_hard_window(p.sparse, p.sparse.sequence(b), query, h);
+      part.include(row);
+    }
+    // QueryRows::begin
+    rows[slot].begin[n] = row.length == 0 && !p.sparse.bidirectional ? row.newest + 1 : row.begin;
+    rows[slot].length[n] = row.length;
+    if (p.dwindow != nullptr) p.dwindow[slot * kRows + n] = 0;
+    part.reduce();
+    if (lane == 0) parts[n / 32] = part;
+  }
+  __syncthreads();
+  if (n >= 32) return;
+  RowExtent all = parts[lane % (kRows / 32)];
+  all.reduce();
+  if (lane == 0) extents[slot] = all;
+  if (all.begin >= all.end) return;
+  ranges += KeyTiles::first(p.call, b) + h * KeyTiles::per_head(p.call);
+  for (int tile = all.begin / F::keys + lane; tile * F::keys < all.end; tile += 32) ranges[tile].include(m);
+}
+
+}  // namespace dsalt::cuda::hopper
