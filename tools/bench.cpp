@@ -70,7 +70,7 @@ std::vector<Shape> settled_shapes(const BenchArguments& arguments, const std::ve
 struct Selection {
   std::vector<std::string> operations;
   std::vector<DType> dtypes;
-  std::vector<Shape> attention_shapes, other_shapes;
+  std::vector<Shape> attention_shapes, forward_shapes, other_shapes;
 
   explicit Selection(const BenchArguments& arguments)
       : operations(selected_operations(arguments)), dtypes(selected_dtypes(arguments)) {
@@ -82,10 +82,12 @@ struct Selection {
                                       : arguments.scaling       ? usual
                                                                 : all,
                                       arguments.windows);
+    forward_shapes = with_pages(attention_shapes, arguments.page_sizes);
     other_shapes = settled_shapes(arguments, arguments.shapes.empty() ? usual : arguments.shapes, {});
   }
 
   const std::vector<Shape>& shapes(const std::string& operation) const {
+    if (operation == "attention") return forward_shapes;
     return operation.starts_with("attention") ? attention_shapes : other_shapes;
   }
 };

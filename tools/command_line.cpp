@@ -175,6 +175,12 @@ void add_bench(CLI::App& app, BenchArguments& a, std::function<int()>& command) 
           "windows of sparse shapes: constant (w), uniform (from w/16 to w, for each token and head) or bimodal "
           "(w/16 or w); repeatable (default: constant; shape 10: uniform)",
           "W");
+  sub->add_option("--page-size", a.page_sizes,
+                  "attention also with a KV cache in pages of so many keys, in an order that looks random; repeatable")
+      ->type_name("P")
+      ->expected(1)
+      ->take_all()
+      ->check(between<std::int64_t>(1, 1 << 24));
   sub->add_option("--chunk", a.chunk, "rows per landmark list in self-attention; 0: one list for all rows")
       ->type_name("C")
       ->capture_default_str()

@@ -59,13 +59,14 @@ struct AttentionMapArguments {
 int attention_map(const AttentionMapArguments& arguments);
 
 struct BenchArguments {
-  std::vector<std::string> backends;    // empty: DSALT_BACKEND, or auto
-  std::vector<std::string> operations;  // names or shell patterns; empty: all (with scaling: attention)
-  std::vector<std::string> dtypes;      // empty: f32
-  std::vector<std::string> shapes;      // numbers or written out; empty: see bench.cpp
-  std::vector<std::string> windows;     // kinds; empty: the shape's own
-  std::int64_t chunk = 128;             // 0: one landmark list for all rows
-  double min_time = 0.5, max_time = 3;  // seconds per row and per call
+  std::vector<std::string> backends;     // empty: DSALT_BACKEND, or auto
+  std::vector<std::string> operations;   // names or shell patterns; empty: all (with scaling: attention)
+  std::vector<std::string> dtypes;       // empty: f32
+  std::vector<std::string> shapes;       // numbers or written out; empty: see bench.cpp
+  std::vector<std::string> windows;      // kinds; empty: the shape's own
+  std::vector<std::int64_t> page_sizes;  // of paged caches beside those in one piece
+  std::int64_t chunk = 128;              // 0: one landmark list for all rows
+  double min_time = 0.5, max_time = 3;   // seconds per row and per call
   bool scaling = false, list = false, deterministic = false;
   std::string json, report;          // paths; empty: not written
   std::vector<std::string> compare;  // two result files, or none

@@ -1,5 +1,6 @@
 // Sampled rows against the definition: small errors where a backend is right, large ones where it is not, on every
 // mask.
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <limits>
@@ -37,8 +38,23 @@ struct NanRow : verification::ForwardingBackend {
   }
 };
 
-RowErrors errors_at(Backend& backend, const char* text, DType dtype, Direction direction) {
-  const Shape shape = settled(parse_shape(text), "uniform", 32);
+/// Keys of a paged cache come from the page before, where there is one.
+struct WrongPages : verification::ForwardingBackend {
+  using ForwardingBackend::ForwardingBackend;
+  void attention_forward(const AttentionProblem& problem, const AttentionInputs& inputs,
+                         const AttentionOutputs& outputs) override {
+    AttentionInputs wrong = inputs;
+    Tensor table = Tensor::empty({inputs.page_table.shape[0], inputs.page_table.shape[1]}, DType::i32);
+    for (std::int64_t n = 0; n < inputs.page_table.size(); ++n)
+      *table.view().at<std::int32_t>(n) = std::max(*inputs.page_table.at<std::int32_t>(n) - 1, 0);
+    wrong.page_table = table;
+    target().attention_forward(problem, wrong, outputs);
+  }
+};
+
+RowErrors errors_at(Backend& backend, const char* text, DType dtype, Direction direction, std::int64_t page_size = 0) {
+  Shape shape = settled(parse_shape(text), "uniform", 32);
+  shape.page_size = page_size;
   const Prepared prepared = attention_workload(shape, dtype, direction).prepare(backend, {});
   return sampled_errors(backend, shape, direction, prepared, 40);
 }
@@ -63,10 +79,26 @@ BOOST_AUTO_TEST_CASE(are_small_where_the_backend_is_right) {
       }
 }
 
+BOOST_AUTO_TEST_CASE(are_small_with_a_paged_cache) {
+  fake_device::FakeDevice device(make_backend("cpu"));
+  for (const char* shape : {"2,4/2,150,16,full", "1,4,70x200,16,causal", "2,4/2,3x200,16,20,5"})
+    for (const std::int64_t page_size : {1, 7, 64, 512}) {
+      const RowErrors errors = errors_at(device, shape, DType::f32, Direction::forward, page_size);
+      BOOST_TEST_CONTEXT(shape << " pages of " << page_size) {
+        BOOST_TEST(errors.largest > 0);
+        BOOST_TEST(errors.rms <= 1e-5 * errors.magnitude);
+      }
+    }
+}
+
 BOOST_AUTO_TEST_CASE(are_large_where_it_is_not) {
   fake_device::FakeDevice device(std::make_unique<ShortWindow>(make_backend("cpu")));
   const RowErrors errors = errors_at(device, "2,4/2,200,16,20,5", DType::f32, Direction::forward);
   BOOST_TEST(errors.largest > 0.01 * errors.magnitude);
+
+  fake_device::FakeDevice pages(std::make_unique<WrongPages>(make_backend("cpu")));
+  const RowErrors of_pages = errors_at(pages, "2,4/2,8x200,16,20,5", DType::f32, Direction::forward, 7);
+  BOOST_TEST(of_pages.largest > 0.01 * of_pages.magnitude);
 
   fake_device::FakeDevice nan(std::make_unique<NanRow>(make_backend("cpu")));
   const RowErrors unknown = errors_at(nan, "1,1,4,16,full", DType::f32, Direction::forward);

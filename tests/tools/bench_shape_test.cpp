@@ -29,6 +29,29 @@ BOOST_AUTO_TEST_CASE(written_shapes_are_read_back) {
   BOOST_TEST(full_name(settled(parse_shape("8"), "bimodal", 128)) == "64,32,1x32768,64,1024,64 bimodal shared");
 }
 
+BOOST_AUTO_TEST_CASE(paged_caches_stand_beside_those_in_one_piece) {
+  const auto shapes = with_pages({settled(parse_shape("8"), "", 0), settled(parse_shape("12"), "", 0)}, {16, 300});
+  std::vector<std::string> names;
+  for (const Shape& shape : shapes) names.push_back(full_name(shape));
+  const std::vector<std::string> expected = {"64,32,1x32768,64,1024,64 constant shared",
+                                             "64,32,1x32768,64,1024,64 constant shared pages of 16",
+                                             "64,32,1x32768,64,1024,64 constant shared pages of 300",
+                                             "1,8,4096,64,causal",
+                                             "1,8,4096,64,causal pages of 16",
+                                             "1,8,4096,64,causal pages of 300"};
+  BOOST_TEST(names == expected, boost::test_tools::per_element());
+
+  const Tensor table = draw_page_table(shapes[2]);  // ceil(32768 / 300) pages for each of 64 sequences
+  BOOST_TEST(table.view().shape[0] == 64);
+  BOOST_TEST(table.view().shape[1] == 110);
+  std::vector<std::int32_t> pages(table.view().at<std::int32_t>(0), table.view().at<std::int32_t>(64 * 110));
+  int in_place = 0;
+  for (std::size_t n = 0; n < pages.size(); ++n) in_place += pages[n] == static_cast<std::int32_t>(n);
+  BOOST_TEST(in_place < 20);
+  std::sort(pages.begin(), pages.end());
+  for (std::size_t n = 0; n < pages.size(); ++n) BOOST_REQUIRE(pages[n] == static_cast<std::int32_t>(n));
+}
+
 BOOST_AUTO_TEST_CASE(bad_shapes_say_what_came_and_what_is_needed) {
   for (const char* text :
        {"", "0", "13", "-1", "1,2,3", "1,2,3,4,5,6,7", "1,3/2,4,8", "1,2,3x4x5,8", "1,2,0,8", "a,2,3,4", "1,2,3,4,-1",

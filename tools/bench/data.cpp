@@ -107,6 +107,17 @@ Tensor draw_landmarks(const Shape& shape) {
   return tensor;
 }
 
+Tensor draw_page_table(const Shape& shape) {
+  Tensor tensor = Tensor::empty({shape.batch, shape.pages()}, DType::i32);
+  auto* page = tensor.view().at<std::int32_t>(0);
+  for (std::int64_t n = 0; n < tensor.view().size(); ++n) {
+    const std::int64_t other = draw(std::uint64_t{17} << 48 | static_cast<std::uint64_t>(n), n + 1);
+    page[n] = page[other];
+    page[other] = static_cast<std::int32_t>(n);
+  }
+  return tensor;
+}
+
 Tensor draw_labels(std::int64_t rows, std::int64_t classes) {
   Tensor tensor = Tensor::empty({rows}, DType::i32);
   for (std::int64_t n = 0; n < rows; ++n)

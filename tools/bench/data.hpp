@@ -35,6 +35,10 @@ Tensor draw_windows(const Shape& shape);
 /// list: any), one in each K-th part of them; -1 where there are not enough.
 Tensor draw_landmarks(const Shape& shape);
 
+/// int32 [B,M] in host memory, M = shape.pages(): every page of a pool of B M pages once, in an order that looks
+/// random.
+Tensor draw_page_table(const Shape& shape);
+
 /// int32 [rows] in [0, classes), in host memory.
 Tensor draw_labels(std::int64_t rows, std::int64_t classes);
 

@@ -149,6 +149,18 @@ Shape settled(Shape shape, const std::string& windows, std::int64_t chunk) {
   return shape;
 }
 
+std::vector<Shape> with_pages(const std::vector<Shape>& shapes, const std::vector<std::int64_t>& page_sizes) {
+  std::vector<Shape> all;
+  for (const Shape& shape : shapes) {
+    all.push_back(shape);
+    for (const std::int64_t size : page_sizes) {
+      all.push_back(shape);
+      all.back().page_size = size;
+    }
+  }
+  return all;
+}
+
 std::string to_string(const Shape& shape) {
   std::string text = std::to_string(shape.batch) + "," + std::to_string(shape.heads);
   if (shape.kv_heads != shape.heads) text += "/" + std::to_string(shape.kv_heads);
@@ -164,13 +176,14 @@ std::string to_string(const Shape& shape) {
 
 std::string full_name(const Shape& shape) {
   std::string text = to_string(shape);
-  if (!shape.sparse()) return text;
+  const std::string pages = shape.page_size > 0 ? " pages of " + std::to_string(shape.page_size) : "";
+  if (!shape.sparse()) return text + pages;
   text += shape.window < 0                     ? ""
           : shape.windows == Windows::constant ? " constant"
           : shape.windows == Windows::uniform  ? " uniform"
                                                : " bimodal";
   if (shape.landmarks > 0) text += shape.chunk > 0 ? " chunk " + std::to_string(shape.chunk) : " shared";
-  return text;
+  return text + pages;
 }
 
 }  // namespace dsalt::benchmark

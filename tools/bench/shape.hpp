@@ -28,12 +28,14 @@ struct Shape {
   std::int64_t window_low = 0, window = 0, landmarks = 0;  // sparse only; window -1: none
   bool shared_lists = false;                               // Hl = 1
   Windows windows = Windows::constant;
-  std::int64_t chunk = 0;  // rows per landmark list; 0: one list for all rows
+  std::int64_t chunk = 0;      // rows per landmark list; 0: one list for all rows
+  std::int64_t page_size = 0;  // keys of a page of the cache; 0: the cache is in one piece
 
   bool sparse() const { return mask == Mask::sparse; }
   std::int64_t list_heads() const { return shared_lists ? 1 : heads; }
   std::int64_t model_width() const { return heads * width; }
   std::int64_t tokens() const { return batch * queries; }
+  std::int64_t pages() const { return (keys + page_size - 1) / page_size; }  // of a sequence, where paged
 };
 
 /// Shapes 1 to 12, windows and lists not yet settled.
@@ -46,9 +48,12 @@ Shape parse_shape(const std::string& text);
 /// chunks are for self-attention only, any other shape has one list. InvalidArgument.
 Shape settled(Shape shape, const std::string& windows, std::int64_t chunk);
 
+/// Each shape, and behind it the same with a cache in pages of every size.
+std::vector<Shape> with_pages(const std::vector<Shape>& shapes, const std::vector<std::int64_t>& page_sizes);
+
 /// "1,8,8192,64,256,32": read back by parse_shape.
 std::string to_string(const Shape& shape);
-/// The same with what `settled` decided: "1,8,8192,64,256,32 constant chunk 128".
+/// The same with what `settled` decided: "1,8,8192,64,256,32 constant chunk 128", and pages.
 std::string full_name(const Shape& shape);
 
 }  // namespace dsalt::benchmark

@@ -1,8 +1,11 @@
 // attention  forward 2 P (D + Dv) FLOP, backward P (6 D + 4 Dv); here Dv = D.
 // bytes      forward  e (D Nq + Dv Nq) Hq + e (D + Dv) R   + 4 Nq Hq (lse)          + windows + lists
 //            backward e (2 D + 2 Dv) Nq Hq + 2 e (D + Dv) R + 8 Nq Hq (lse, delta)  + windows + lists
-// summed over sequences; R counts the keys of all kv heads that some query admits, e is the size of an element.
+// summed over sequences; R counts the keys of all kv heads that some query admits, e is the size of an element. Pages
+// change none of it.
 // merge      3 FLOP for each element of the output; three tensors and three lse.
+#include <algorithm>
+
 #include "bench/data.hpp"
 #include "bench/pairs.hpp"
 #include "bench/workload.hpp"
@@ -50,11 +53,20 @@ Cost cost_of(const Shape& shape, DType dtype, Direction direction, const Admitte
   return cost;
 }
 
+/// int32 [B]: every sequence has all keys.
+Tensor full_lengths(const Shape& shape) {
+  Tensor tensor = Tensor::empty({shape.batch}, DType::i32);
+  std::fill_n(tensor.view().at<std::int32_t>(0), shape.batch, static_cast<std::int32_t>(shape.keys));
+  return tensor;
+}
+
 Prepared prepare(Backend& backend, const CountExecuted& count_executed, const Shape& s, DType dtype,
                  Direction direction) {
   const std::int64_t q_shape[] = {s.batch, s.heads, s.queries, s.width};
   const std::int64_t k_shape[] = {s.batch, s.kv_heads, s.keys, s.width};
   const std::int64_t row_shape[] = {s.batch, s.heads, s.queries};
+  const std::int64_t pool_shape[] = {s.page_size > 0 ? s.batch * s.pages() : 0, s.kv_heads, s.page_size, s.width};
+  const auto cache_shape = s.page_size > 0 ? std::span(pool_shape) : std::span(k_shape);
   AttentionProblem problem;
   problem.mask = s.mask;
   Tensor windows, lists;
@@ -62,13 +74,14 @@ Prepared prepare(Backend& backend, const CountExecuted& count_executed, const Sh
   if (s.landmarks > 0) lists = draw_landmarks(s);
   if (s.landmarks > 0 && s.chunk > 0) problem.landmark_chunk = s.chunk;
 
-  const Tensor q = random_tensor(backend, q_shape, dtype, 1), k = random_tensor(backend, k_shape, dtype, 2),
-               v = random_tensor(backend, k_shape, dtype, 3), out = output_tensor(backend, q_shape, dtype),
+  const Tensor q = random_tensor(backend, q_shape, dtype, 1), k = random_tensor(backend, cache_shape, dtype, 2),
+               v = random_tensor(backend, cache_shape, dtype, 3), out = output_tensor(backend, q_shape, dtype),
                lse = output_tensor(backend, row_shape, statistics_dtype(dtype));
   AttentionInputs inputs;
   inputs.q = q;
-  inputs.k = k;
-  inputs.v = v;
+  // Masks, and what is counted of them, do not depend on where keys are.
+  inputs.k = TensorView::of(k.view().data, dtype, k_shape);
+  inputs.v = TensorView::of(v.view().data, dtype, k_shape);
   inputs.window = windows;
   inputs.landmarks = lists;
   const AdmittedPairs admitted = count_admitted(problem, inputs);
@@ -79,11 +92,20 @@ Prepared prepare(Backend& backend, const CountExecuted& count_executed, const Sh
 
   windows = on_device(backend, windows);
   lists = on_device(backend, lists);
+  inputs.k = k;
+  inputs.v = v;
   inputs.window = windows;
   inputs.landmarks = lists;
+  Tensor table, lengths;
+  if (s.page_size > 0) {
+    table = on_device(backend, draw_page_table(s));
+    lengths = on_device(backend, full_lengths(s));
+    inputs.page_table = table;
+    inputs.k_lengths = lengths;
+  }
   const auto forward = [=, &backend] { attention_forward(backend, problem, inputs, {.out = out, .lse = lse}); };
   if (direction == Direction::forward) {
-    prepared.call = [=, hold = std::vector<Tensor>{q, k, v, out, lse, windows, lists}] { forward(); };
+    prepared.call = [=, hold = std::vector<Tensor>{q, k, v, out, lse, windows, lists, table, lengths}] { forward(); };
     return prepared;
   }
   forward();
@@ -113,6 +135,7 @@ Workload attention_workload(const Shape& shape, DType dtype, Direction direction
                                  (backward ? 4 : 2) * sizes.width * (sizes.query_rows + sizes.key_rows),
                                  8 * sizes.query_rows + sizes.mask_bytes);
   work.shape = full_name(shape);
+  if (backward && shape.page_size > 0) work.refused = "attention of a paged cache has no backward pass";
   work.estimated_flop = estimated_pairs(shape) * sizes.width * (backward ? 10 : 4);
   work.prepare = [shape, dtype, direction](Backend& backend, const CountExecuted& count_executed) {
     return prepare(backend, count_executed, shape, dtype, direction);

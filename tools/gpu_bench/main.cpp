@@ -27,6 +27,7 @@ using Json = nlohmann::ordered_json;
 struct Arguments {
   std::vector<std::string> operations = {"attention"}, shapes, dtypes = {"bf16"};
   std::string windows, json;
+  std::vector<std::int64_t> page_sizes;
   std::int64_t chunk = 128, rows = 64;
   int device = 0;
   double min_time = 0.2;
@@ -142,7 +143,7 @@ int run(const Arguments& arguments, const std::string& command) {
   for (const std::string& name : arguments.dtypes) dtypes.push_back(dtype_from(name));
   std::vector<Item> items;
   for (const std::string& operation : arguments.operations)
-    for (const Shape& shape : shapes)
+    for (const Shape& shape : operation == "attention" ? with_pages(shapes, arguments.page_sizes) : shapes)
       for (const DType dtype : dtypes)
         for (Item& item : items_of(operation, shape, dtype)) items.push_back(std::move(item));
   const OutputFile json(arguments.json);
@@ -199,6 +200,12 @@ int main(int argc, char** argv) {
       ->type_name("C")
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24).description(""));
+  app.add_option("--page-size", arguments.page_sizes,
+                 "attention also with a KV cache in pages of so many keys, in an order that looks random; repeatable")
+      ->type_name("P")
+      ->expected(1)
+      ->take_all()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24).description(""));
   app.add_option("--rows", arguments.rows, "rows of attention to compare with the definition; 0: none")
       ->type_name("N")
       ->capture_default_str()

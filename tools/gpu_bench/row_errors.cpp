@@ -11,30 +11,43 @@
 namespace dsalt::benchmark {
 namespace {
 
-/// A few rows of a tensor [B,H,N,D] of the backend, collected as float64 [1,1,rows,D].
+/// A few rows of sequence b and head h of a tensor of the backend, [B,H,N,D] or with a row of a page table
+/// [P,H,page,D], collected as float64 [1,1,rows,D].
 class Rows {
  public:
-  Rows(Backend& backend, const TensorView& from, std::int64_t b, std::int64_t h)
-      : backend_(backend), from_(from.select(0, b).select(0, h)) {}
+  Rows(Backend& backend, const TensorView& from, std::int64_t b, std::int64_t h, const std::int32_t* pages = nullptr)
+      : backend_(backend), from_(from.select(1, h)), b_(b), pages_(pages) {}
 
   void add(std::int64_t first, std::int64_t count) {
-    if (count == 0) return;
-    const std::int64_t width = from_.shape[1];
-    const Tensor host = Tensor::empty({count, width}, from_.dtype);
-    backend_.copy_to_host(host.view().data, from_.narrow(0, first, count).data,
-                          static_cast<std::size_t>(count * width) * size_of(from_.dtype));
-    backend_.synchronize();
-    for (std::int64_t n = 0; n < count * width; ++n) values_.push_back(internal::load_double(host, n));
+    while (pages_ != nullptr && count > 0) {
+      const std::int64_t page = from_.shape[1], row = first % page, here = std::min(page - row, count);
+      add(from_.select(0, pages_[first / page]), row, here);
+      first += here;
+      count -= here;
+    }
+    if (count > 0) add(from_.select(0, b_), first, count);
   }
   const std::vector<double>& values() const { return values_; }
   TensorView view() const {
-    const std::int64_t width = from_.shape[1];
+    const std::int64_t width = from_.shape[2];
     return TensorView::of(values_.data(), {1, 1, static_cast<std::int64_t>(values_.size()) / width, width});
   }
 
  private:
+  /// Rows of `head` [N,D], which are contiguous.
+  void add(const TensorView& head, std::int64_t first, std::int64_t count) {
+    const std::int64_t width = head.shape[1];
+    const Tensor host = Tensor::empty({count, width}, head.dtype);
+    backend_.copy_to_host(host.view().data, head.narrow(0, first, count).data,
+                          static_cast<std::size_t>(count * width) * size_of(head.dtype));
+    backend_.synchronize();
+    for (std::int64_t n = 0; n < count * width; ++n) values_.push_back(internal::load_double(host, n));
+  }
+
   Backend& backend_;
-  TensorView from_;
+  TensorView from_;  // [B,N,D] or [P,page,D]
+  std::int64_t b_;
+  const std::int32_t* pages_;
   std::vector<double> values_;
 };
 
@@ -81,8 +94,9 @@ RowErrors sampled_errors(Backend& backend, const Shape& shape, Direction directi
                lists = shape.landmarks > 0 ? draw_landmarks(shape) : Tensor();
   AttentionInputs inputs;
   inputs.q = tensor("q");
-  inputs.k = tensor("k");
-  inputs.v = tensor("v");
+  const std::int64_t k_shape[] = {shape.batch, shape.kv_heads, shape.keys, shape.width};
+  inputs.k = inputs.v = TensorView::of(tensor("k").data, tensor("k").dtype, k_shape);  // for masks: not read
+  const Tensor table = shape.page_size > 0 ? draw_page_table(shape) : Tensor();
   inputs.window = windows;
   inputs.landmarks = lists;
 
@@ -95,7 +109,8 @@ RowErrors sampled_errors(Backend& backend, const Shape& shape, Direction directi
                        i = draw(counter + 2, shape.queries), g = h / (shape.heads / shape.kv_heads);
     const MaskView mask(problem, inputs, b, h);
     const internal::KeyRange range = mask.range(i);
-    Rows q(backend, inputs.q, b, h), k(backend, inputs.k, b, g), v(backend, inputs.v, b, g);
+    const std::int32_t* const pages = table.present() ? table.view().at<std::int32_t>(b * shape.pages()) : nullptr;
+    Rows q(backend, inputs.q, b, h), k(backend, tensor("k"), b, g, pages), v(backend, tensor("v"), b, g, pages);
     q.add(i, 1);
     const auto admit = [&](std::int64_t first, std::int64_t keys) {
       k.add(first, keys);
