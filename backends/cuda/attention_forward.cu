@@ -247,7 +247,8 @@ void CudaBackend::attention_forward(const AttentionProblem& problem, const Atten
   const CurrentDevice current(context_.device);
   constexpr const char* operation = "attention_forward";
   std::optional<GatheredPages> pages;
-  if (given.page_table.present()) pages.emplace(context_, operation, problem, given);
+  if (given.page_table.present() && !hopper::takes_decode_forward(context_, problem, given))
+    pages.emplace(context_, operation, problem, given);
   const AttentionInputs& inputs = pages ? pages->inputs() : given;
   if (hopper::takes_decode_forward(context_, problem, inputs))
     return hopper::decode_forward(context_, problem, inputs, outputs);

@@ -17,10 +17,30 @@ namespace dsalt::cuda::hopper {
 
 inline constexpr int decode_step = 16;  // keys
 
+/// Where a key is: row `row` of page `page` of the pools. A negative row: it is not there.
+struct CachePlace {
+  int page = 0, row = -1;
+};
+
+/// The page table of a call.
+struct CachePages {
+  View<const std::int32_t, 2> table;  // [B,M]
+  std::int64_t pages = 0;             // P
+  Divider by_size;
+
+  __device__ CachePlace place(std::int64_t b, int key) const {
+    const int entry = by_size.quotient(key);
+    return {*table.at(b, entry), by_size.remainder(key, entry)};
+  }
+  /// The keys and values of a page that does not exist are NaN.
+  __device__ bool exists(int page) const { return page >= 0 && page < pages; }
+};
+
 template <class T>
 struct DecodeParameters {
   AttentionCall<T> call;
   View<const std::int32_t, 4> landmarks;  // as they came: [B,Hl,T,K]
+  CachePages pages;                       // of a paged cache: call.k and call.v are the pools
   Rows<T> out;
   Rows<float> lse;
   int group, tile_rows, tiles, parts;  // tiles: of rows, of one sequence or of the whole pack (some may be empty)
@@ -142,13 +162,14 @@ struct DecodeSum {
   }
 };
 
-/// Where the rows of a sequence's keys or values are: the only place that knows.
+/// Where the rows of a kv head's keys or values are: the only place that knows.
 template <class T>
 struct CachedRows {
   const T* base;
-  std::int64_t row;
+  std::int64_t page, row;  // page: of a paged cache, whose pools start at `base`
 
   __device__ const T* operator()(int key) const { return base + key * row; }
+  __device__ const T* operator()(const CachePlace& place) const { return base + place.page * page + place.row * row; }
 };
 
 }  // namespace dsalt::cuda::hopper

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
 
 #include "../launch.cuh"
 #include "decode_forward.cuh"
@@ -16,6 +17,7 @@ constexpr std::int64_t most_queries = 16, most_rows = 128;  // of a sequence and
 constexpr std::int64_t most_queries_of_pack = 4;            // of a sequence on average: one may have them all
 constexpr std::int64_t most_entries = 2048;                 // landmarks that the rows of a tile read
 constexpr std::int64_t most_parts = 128;                    // of the keys of a tile
+constexpr std::int64_t most_keys = std::int64_t{1} << 30;   // of a paged sequence: positions are 32-bit numbers
 
 /// The sizes of a call that decide how it is cut.
 struct Sizes {
@@ -27,7 +29,7 @@ struct Sizes {
     packed = n.packed;
     sequences = n.batch;
     queries = n.nq;
-    keys = n.nk;
+    keys = std::min(n.nk, most_keys + 1);
     heads = n.hq;
     kv_heads = n.hkv;
     group = heads / kv_heads;
@@ -64,14 +66,17 @@ std::int64_t parts_of_tile(const Context& context, const AttentionProblem& probl
   return std::clamp(parts, std::int64_t{1}, most_parts);
 }
 
-template <class T, int kHead, int kHalves, int kWarps>
+template <class T, int kHead, int kHalves, int kWarps, bool kPaged>
 void run(const Context& context, const AttentionProblem& problem, const AttentionInputs& in,
          const AttentionOutputs& out) {
-  using F = Decode<T, kHead, kHalves, kWarps>;
+  using F = Decode<T, kHead, kHalves, kWarps, kPaged>;
   const Sizes sizes(in);
   DecodeParameters<T> p{};
   p.call = attention_call<T>(problem, in);
   p.landmarks = device_view<const std::int32_t, 4>(in.landmarks);
+  if (kPaged)
+    p.pages = {device_view<const std::int32_t, 2>(in.page_table), in.k.shape[0],
+               Divider(static_cast<int>(in.k.shape[2]))};
   p.out = rows_of<T>(out.out, sizes.packed);
   p.lse = rows_of<float>(out.lse, sizes.packed);
   p.group = static_cast<int>(sizes.group);
@@ -98,8 +103,12 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
 template <class T, int kHead>
 void choose(const Context& context, const AttentionProblem& problem, const AttentionInputs& in,
             const AttentionOutputs& out) {
-  Sizes(in).tile_rows() == 8 ? run<T, kHead, 1, 4>(context, problem, in, out)
-                             : run<T, kHead, 2, 4>(context, problem, in, out);
+  const auto paged = [&](auto is_paged) {
+    constexpr bool kPaged = decltype(is_paged)::value;
+    Sizes(in).tile_rows() == 8 ? run<T, kHead, 1, 4, kPaged>(context, problem, in, out)
+                               : run<T, kHead, 2, 4, kPaged>(context, problem, in, out);
+  };
+  in.page_table.present() ? paged(std::true_type()) : paged(std::false_type());
 }
 
 }  // namespace
@@ -108,6 +117,9 @@ bool takes_decode_forward(const Context& context, const AttentionProblem& proble
   if (context.deterministic || !takes_attention(context, problem, in)) return false;
   if (problem.soft_edge && problem.soft_edge->tau < 1e-30) return false;  // 1 / tau is taken in float
   const Sizes sizes(in);
+  // Pools of other layouts are copied by the caller, who knows which of their pages are needed.
+  if (in.page_table.present() && !(rows_are_packed(in.k, 8) && rows_are_packed(in.v, 8) && sizes.keys <= most_keys))
+    return false;
   if (sizes.packed ? sizes.queries > most_queries_of_pack * sizes.sequences : sizes.queries > most_queries)
     return false;
   if (sizes.queries_of_sequence() * sizes.group > most_rows) return false;
@@ -119,7 +131,11 @@ void decode_forward(const Context& context, const AttentionProblem& problem, con
                     const AttentionOutputs& outputs) {
   AttentionInputs in = inputs;
   AttentionOutputs out = outputs;
-  const DenseTensors tensors(context, operation, {&in.q, &in.k, &in.v}, {&out.out});
+  const DenseTensors tensors(context, operation, {&in.q}, {&out.out});
+  std::optional<DenseTensors> cache;
+  if (!in.page_table.present())
+    cache.emplace(context, operation, std::initializer_list<TensorView*>{&in.k, &in.v},
+                  std::initializer_list<TensorView*>{});
   for_kernel(in.q, [&]<class T, int kHead>(Tag<T>, std::integral_constant<int, kHead>) {
     choose<T, kHead>(context, problem, in, out);
   });

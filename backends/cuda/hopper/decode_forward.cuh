@@ -2,9 +2,10 @@
 //
 // Reading keys and values is all that such a call costs, so everything here serves to have many reads under way. Each
 // warp of a block works alone on steps of 16 keys (decode_call.cuh), every fourth of the block's: it copies them to a
-// ring of its own in shared memory (cp.async, row by row, wherever a row is) and multiplies with tensor cores
-// (mma.cuh), rows of queries filled up to 16. Its softmax, sums and maxima stay in its registers until the end, when
-// the block puts its warps together, and a second kernel the parts of a tile, in a fixed order.
+// ring of its own in shared memory (cp.async, row by row, wherever a row is; of a paged cache it has asked for the
+// rows' pages a step earlier) and multiplies with tensor cores (mma.cuh), rows of queries filled up to 16. Its softmax,
+// sums and maxima stay in its registers until the end, when the block puts its warps together, and a second kernel the
+// parts of a tile, in a fixed order.
 #pragma once
 
 #include "../mma.cuh"
@@ -15,7 +16,7 @@
 
 namespace dsalt::cuda::hopper {
 
-template <class T, int kHead, int kHalves, int kWarps>
+template <class T, int kHead, int kHalves, int kWarps, bool kPaged>
 struct Decode {
   using Parameters = DecodeParameters<T>;
   static constexpr int rows = 8 * kHalves, warps = kWarps, threads = 32 * warps;
@@ -183,29 +184,47 @@ struct Decode {
   };
   __device__ RawLists raw_lists() const { return {p, lists, tile.s.b}; }
 
-  /// Starts the copies of the warp's step number n, which is step `step` of the tile.
-  __device__ void copy(int n, int step) const {
+  /// The key that row n of a step is, negative where there is none. A step of landmarks: prepare_landmarks() is over.
+  __device__ int key_of(int step, int n) const {
+    if (step < window_steps) {
+      const int key = window_begin + step * decode_step + n;
+      return key < window_end ? key : -1;
+    }
+    const int entry = (step - window_steps) * decode_step + n;
+    return entry < lists.entries && entry_rows()[entry] != 0 ? entry_keys()[entry] : -1;
+  }
+  /// Of a paged cache: where row lane % 16 of a step is. Asks memory, so that it is called well before copy().
+  __device__ CachePlace find(int step) const {
+    if (!kPaged || step >= last_step) return {};
+    const int key = key_of(step, lane % decode_step);
+    return key < 0 ? CachePlace{} : p.pages.place(tile.s.b, key);
+  }
+
+  /// Starts the copies of the warp's step number n, which is step `step` of the tile and whose rows are at `places`.
+  __device__ void copy(int n, int step, const CachePlace& places) const {
     unsigned char* const to_k = stage(n);
     unsigned char* const to_v = to_k + step_bytes;
     constexpr int rows_at_once = 32 / pieces;
     const int piece = lane % pieces;
-    const bool window = step < window_steps;
-    const int first = window ? window_begin + step * decode_step : (step - window_steps) * decode_step;
 #pragma unroll
     for (int i = 0; i < decode_step / rows_at_once; ++i) {
-      const int row = lane / pieces + i * rows_at_once;
-      int key = first + row;
-      bool present;
-      if (window) {
-        present = key < window_end;
+      const int row = lane / pieces + i * rows_at_once, at = place(row, piece);
+      if constexpr (kPaged) {
+        const CachePlace from{__shfl_sync(0xffffffffu, places.page, row), __shfl_sync(0xffffffffu, places.row, row)};
+        const bool present = from.row >= 0;
+        if (!present || p.pages.exists(from.page)) {
+          copy_async_16(to_k + at, present ? k(from) + piece * 8 : k.base, present ? 16 : 0);
+          copy_async_16(to_v + at, present ? v(from) + piece * 8 : v.base, present ? 16 : 0);
+        } else {
+          const uint4 not_a_number{~0u, ~0u, ~0u, ~0u};
+          *reinterpret_cast<uint4*>(to_k + at) = not_a_number;
+          *reinterpret_cast<uint4*>(to_v + at) = not_a_number;
+        }
       } else {
-        present = key < lists.entries && entry_rows()[key] != 0;
-        if (present) key = entry_keys()[key];
+        const int key = key_of(step, row), present = max(key, 0), bytes = key < 0 ? 0 : 16;
+        copy_async_16(to_k + at, k(present) + piece * 8, bytes);
+        copy_async_16(to_v + at, v(present) + piece * 8, bytes);
       }
-      if (!present) key = 0;
-      const int at = place(row, piece), bytes = present ? 16 : 0;
-      copy_async_16(to_k + at, k(key) + piece * 8, bytes);
-      copy_async_16(to_v + at, v(key) + piece * 8, bytes);
     }
   }
 
@@ -302,24 +321,34 @@ struct Decode {
   __device__ void run_steps(const EarlyIndices& early) {
     const auto step_of = [&](int n) { return first_step + warp + n * warps; };
     constexpr int ahead = stages - 1;
+    const int early_steps = min(last_step, window_steps);
+    CachePlace places[ahead];
+#pragma unroll
+    for (int n = 0; n < ahead; ++n)
+      if (step_of(n) < early_steps) places[n] = find(step_of(n));
     int copied = 0;
-    for (; copied < ahead && step_of(copied) < min(last_step, window_steps); ++copied) {
-      copy(copied, step_of(copied));
-      copy_async_commit();
-    }
+#pragma unroll
+    for (int n = 0; n < ahead; ++n)
+      if (step_of(n) < early_steps) {
+        copy(n, step_of(n), places[n]);
+        copy_async_commit();
+        copied = n + 1;
+      }
     load_queries();
     __syncthreads();  // memory().rows
     prepare_landmarks(early);
     __syncthreads();
     for (; copied < ahead; ++copied) {
-      if (step_of(copied) < last_step) copy(copied, step_of(copied));
+      if (step_of(copied) < last_step) copy(copied, step_of(copied), find(step_of(copied)));
       copy_async_commit();
     }
+    CachePlace next = find(step_of(ahead));
     for (int n = 0; step_of(n) < last_step; ++n) {
       copy_async_wait<ahead - 1>();
       __syncwarp();  // the copies of all lanes are there, and all have read the step before
-      if (step_of(n + ahead) < last_step) copy(n + ahead, step_of(n + ahead));
+      if (step_of(n + ahead) < last_step) copy(n + ahead, step_of(n + ahead), next);
       copy_async_commit();
+      next = find(step_of(n + ahead + 1));
       compute(n, step_of(n));
     }
     copy_async_wait<0>();
@@ -346,13 +375,17 @@ struct Decode {
     }
   }
 
+  __device__ CachedRows<T> rows_of_cache(const RowTensor<const T>& keys) const {
+    return {keys.at(kPaged ? 0 : tile.s.b, tile.kv_head, kPaged ? 0 : tile.s.k_start), keys.batch, keys.row};
+  }
+
   __device__ void run() {
     const unsigned unit = blockIdx.x / static_cast<unsigned>(p.parts);
     part = static_cast<int>(blockIdx.x % static_cast<unsigned>(p.parts));
     tile = DecodeTile::at(p, unit);
     if (tile.rows == 0) return;
-    k = {p.call.k.at(tile.s.b, tile.kv_head, tile.s.k_start), p.call.k.row};
-    v = {p.call.v.at(tile.s.b, tile.kv_head, tile.s.k_start), p.call.v.row};
+    k = rows_of_cache(p.call.k);
+    v = rows_of_cache(p.call.v);
     lists = DecodeLists::of(p, tile);
     const EarlyIndices early = ask_for_landmarks();
     plan();
