@@ -17,8 +17,31 @@ struct BusyCase {
   std::string name;
   Operation op;
   CaseMaker maker;
-  bool quick = true;
+  bool quick = true, backward = true;
 };
+
+/// Decoding: few queries of long caches, in one piece and in pages.
+void add_few_queries(std::vector<BusyCase>& list) {
+  for (const std::int64_t d : {64, 128})
+    for (const char* mask : {"causal", "sparse"})
+      for (const bool paged : {false, true})
+        list.push_back({std::string("attention/few_queries_") + mask + (paged ? "_paged_" : "_") + std::to_string(d),
+                        Operation::attention,
+                        [=](CaseBuilder& c) {
+                          const AttentionSpec spec{
+                              .b = 3, .hq = 8, .hkv = 2, .nq = 1, .nk = 500, .d = d, .dv = d, .mask = mask};
+                          add_qkv(c, spec);
+                          if (mask == std::string_view("sparse")) {
+                            add_window(c, spec, WindowKind::uniform, 8);
+                            add_landmarks(c, spec, {.k = 40, .heads = 8, .weights = true, .messy = true});
+                          }
+                          if (paged)
+                            add_pages(c, spec, {500, 1, 367}, {.page = 16, .shared = true});
+                          else
+                            add_k_lengths(c, spec, {500, 1, 367});
+                        },
+                        d == 64, false});
+}
 
 /// Large enough that every worker gets several pieces of work.
 std::vector<BusyCase> busy_cases() {
@@ -54,6 +77,7 @@ std::vector<BusyCase> busy_cases() {
                     add_gradients(c, spec, true);
                   },
                   false});
+  add_few_queries(list);
   list.push_back({"select_landmarks/causal_500", Operation::select_landmarks, [](CaseBuilder& c) {
                     c.set("policy", "causal");
                     c.set("chunk", 16);
@@ -126,7 +150,7 @@ std::vector<Check> determinism_checks() {
     for (const BusyCase& busy : busy_cases())
       for (const DType dtype : busy.op == Operation::select_landmarks ? wide_dtypes : every_dtype) {
         for (const Direction direction : {Direction::forward, Direction::backward}) {
-          if (direction == Direction::backward && gradient_names(busy.op).empty()) continue;
+          if (direction == Direction::backward && (!busy.backward || gradient_names(busy.op).empty())) continue;
           const std::string name =
               std::string(kind) + "/" + busy.name + (direction == Direction::forward ? "_forward" : "_backward");
           checks.push_back({in_dtype(name, dtype), busy.quick,
