@@ -3,10 +3,12 @@
 //   1. A number that at least K scores reach: each list's candidates are dealt out to the threads, and of their highest
 //      scores it is the K-th. Where there are many candidates, a part of them is enough.
 //   2. The candidates that reach it: little more than K.
-//   3. The K best of these, by counting who is better.
-// Steps 1 and 2 use rough scores in the energies' own type, less a margin for their errors. Step 3 has the scores that
-// count. A list that step 2 finds too many for (thousands of equal scores, a K of hundreds) or whose energies are
-// extreme is left to list_radix.cuh. The result is the K highest scores, ties to the lower index, however it was found.
+//   3. Of many such, those that reach a number like that of step 1 among themselves: a few more than K.
+//   4. The K best of these, by counting who is better.
+// Steps 1 and 2 use rough scores in the energies' own type, less a margin for their errors. Steps 3 and 4 have the
+// scores that count. A list that step 2 finds too many for (thousands of equal scores, a K of hundreds) or whose
+// energies are extreme is left to list_radix.cuh. The result is the K highest scores, ties to the lower index, however
+// it was found.
 #pragma once
 
 #include <algorithm>
@@ -57,7 +59,7 @@ struct ListMemory {
   ListState<T> state;
   union {
     T highest[threads];            // step 1
-    double score[most_survivors];  // step 3
+    double score[most_survivors];  // steps 3 and 4
   };
   std::int32_t index[most_survivors];
 };
@@ -102,14 +104,17 @@ __device__ inline int count_in_warp(int count) {
 #endif
 }
 
+/// How many numbers may reach what kth_rounded_down() gives, unless some are equal.
+__device__ inline std::int64_t enough_for(std::int64_t k) { return k + max(k / 8, std::int64_t{4}); }
+
 /// At least k of the numbers reach the result, and hardly more do; -infinity where fewer than k are above that. For
 /// every lane of a warp. The numbers stay in shared memory: registers hold a tile meanwhile.
-template <int threads, class T>
-__device__ T kth_rounded_down(const T (&numbers)[threads], std::int64_t k) {
+template <class T>
+__device__ T kth_rounded_down(const T* numbers, int amount, std::int64_t k) {
   const int lane = threadIdx.x % 32;
   T low = INFINITY, high = -INFINITY;
 #pragma unroll 8
-  for (int i = lane; i < threads; i += 32) {
+  for (int i = lane; i < amount; i += 32) {
     const T number = numbers[i];
     high = fmax(high, number);
     if (number > static_cast<T>(-INFINITY)) low = fmin(low, number);
@@ -117,14 +122,14 @@ __device__ T kth_rounded_down(const T (&numbers)[threads], std::int64_t k) {
   const auto reaching = [&](T bound) {
     int count = 0;
 #pragma unroll 8
-    for (int i = lane; i < threads; i += 32) count += numbers[i] >= bound;
+    for (int i = lane; i < amount; i += 32) count += numbers[i] >= bound;
     return count_in_warp(count);
   };
   low = -warp_max(-low);
   high = warp_max(high);
   int reached = low < static_cast<T>(INFINITY) ? reaching(low) : 0;
   if (reached < k) return -INFINITY;
-  const std::int64_t enough = k + max(k / 8, std::int64_t{4});
+  const std::int64_t enough = enough_for(k);
   for (int round = 0; reached > enough && round < 64; ++round) {
     const T middle = low + (high - low) / 2;
     if (!(middle > low)) break;
@@ -233,7 +238,7 @@ struct ListGroup {
     }
     __syncthreads();
     if (warp < count) {
-      const T kth = kth_rounded_down(memory[warp].highest, k);
+      const T kth = kth_rounded_down(memory[warp].highest, threads, k);
       if (lane == 0) memory[warp].state.threshold = kth - memory[warp].state.rough.margin;
     }
     __syncthreads();
@@ -249,7 +254,33 @@ struct ListGroup {
     __syncthreads();
   }
 
-  /// Step 3. Each list has as many threads as there are for it.
+  /// Step 3, by the warp of each list.
+  __device__ void keep_the_best() const {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (warp >= count || memory[warp].state.by_radix) return;
+    Memory& list = memory[warp];
+    const int survivors = list.state.survivors;
+    if (survivors > most_survivors || survivors <= enough_for(k) + 32) return;
+    const double bound = kth_rounded_down(list.score, survivors, k);
+    int kept = 0;
+    for (int first = 0; first < survivors; first += 32) {
+      const int i = first + lane;
+      const double score = i < survivors ? list.score[i] : -INFINITY;
+      const std::int32_t index = i < survivors ? list.index[i] : 0;
+      const bool keeps = i < survivors && score >= bound;
+      const std::uint32_t keepers = __ballot_sync(0xffffffffu, keeps);  // all have read before one writes
+      const int place = kept + __popc(keepers & ((1u << lane) - 1));
+      if (keeps) {
+        list.score[place] = score;
+        list.index[place] = index;
+      }
+      kept += __popc(keepers);
+      __syncwarp();
+    }
+    if (lane == 0) list.state.survivors = kept;
+  }
+
+  /// Steps 3 and 4. Each list has as many threads as there are for it.
   __device__ void write() const {
     constexpr std::int32_t not_taken = 0x7fffffff;
     int share = threads;
@@ -257,8 +288,12 @@ struct ListGroup {
     const int l = threadIdx.x / share, thread = threadIdx.x % share;
     Memory& mine = memory[min(l, count - 1)];
     const bool present = l < count && !mine.state.by_radix && mine.state.survivors <= most_survivors;
-    const int survivors = present ? mine.state.survivors : 0;
     const List<T>& list = mine.state.list;
+    for (int i = thread; present && i < mine.state.survivors; i += share) mine.score[i] = list.score_of(mine.index[i]);
+    __syncthreads();
+    keep_the_best();
+    __syncthreads();
+    const int survivors = present ? mine.state.survivors : 0;
 
     // A survivor has `parts` lanes, each of which looks at its part of the others.
     int parts = 1;
@@ -270,8 +305,6 @@ struct ListGroup {
     };
     const int rounds = (survivors + step - 1) / step;
 
-    for (int i = thread; i < survivors; i += share) mine.score[i] = list.score_of(mine.index[i]);
-    __syncthreads();
     std::uint32_t taken = 0;  // bit n: the survivor of round n
     for (int round = 0, i = thread / parts; round < rounds; ++round, i += step) {
       const double score = i < survivors ? mine.score[i] : NAN;
