@@ -2,7 +2,7 @@
 // query r / group of query head (kv head) group + r % group: all that read the same keys. A block takes a tile of 8 or
 // 16 rows and a part of the keys that these admit together:
 //
-//   steps of 16 keys of the windows' union (full and causal: all keys), then of 16 landmarks
+//   steps of 16 keys, from multiples of 16 on, of the windows' union (full and causal: all keys), then of 16 landmarks
 //
 // The parts are equal numbers of steps, next to each other. How many there are is decided by shapes alone, on the host;
 // where they begin by what the rows admit, on the device.
@@ -25,15 +25,17 @@ struct CachePlace {
 /// The page table of a call.
 struct CachePages {
   View<const std::int32_t, 2> table;  // [B,M]
-  std::int64_t pages = 0;             // P
+  unsigned pages = 0;                 // P
   Divider by_size;
+  bool whole_steps = false;  // pages consist of whole steps
 
   __device__ CachePlace place(std::int64_t b, int key) const {
     const int entry = by_size.quotient(key);
     return {*table.at(b, entry), by_size.remainder(key, entry)};
   }
+  __device__ int row_of(int key) const { return by_size.remainder(key, by_size.quotient(key)); }
   /// The keys and values of a page that does not exist are NaN.
-  __device__ bool exists(int page) const { return page >= 0 && page < pages; }
+  __device__ bool exists(int page) const { return static_cast<unsigned>(page) < pages; }
 };
 
 template <class T>
@@ -46,7 +48,8 @@ struct DecodeParameters {
   int group, tile_rows, tiles, parts;  // tiles: of rows, of one sequence or of the whole pack (some may be empty)
   int entries;                         // landmarks of a block: room in shared memory
   float scale_log2;
-  // Where there are parts, [tile, kv head, part, tile_rows]: sums of values [D], maximum and sum of weights.
+  // Of many parts, [tile, kv head, part, tile_rows]: sums of values [D], maximum and sum of weights. Null where the
+  // parts of a tile are one cluster.
   float* values;
   float2* statistics;
 };

@@ -17,7 +17,8 @@ constexpr std::int64_t most_queries = 16, most_rows = 128;  // of a sequence and
 constexpr std::int64_t most_queries_of_pack = 4;            // of a sequence on average: one may have them all
 constexpr std::int64_t most_entries = 2048;                 // landmarks that the rows of a tile read
 constexpr std::int64_t most_parts = 128;                    // of the keys of a tile
-constexpr std::int64_t most_keys = std::int64_t{1} << 30;   // of a paged sequence: positions are 32-bit numbers
+constexpr std::int64_t most_parts_of_cluster = 4;
+constexpr std::int64_t most_keys = std::int64_t{1} << 30;  // of a paged sequence: positions are 32-bit numbers
 
 /// The sizes of a call that decide how it is cut.
 struct Sizes {
@@ -66,17 +67,18 @@ std::int64_t parts_of_tile(const Context& context, const AttentionProblem& probl
   return std::clamp(parts, std::int64_t{1}, most_parts);
 }
 
-template <class T, int kHead, int kHalves, int kWarps, bool kPaged>
+template <class T, int kHead, int kHalves, int kWarps, int kStages, bool kPaged>
 void run(const Context& context, const AttentionProblem& problem, const AttentionInputs& in,
          const AttentionOutputs& out) {
-  using F = Decode<T, kHead, kHalves, kWarps, kPaged>;
+  using F = Decode<T, kHead, kHalves, kWarps, kStages, kPaged>;
   const Sizes sizes(in);
   DecodeParameters<T> p{};
   p.call = attention_call<T>(problem, in);
   p.landmarks = device_view<const std::int32_t, 4>(in.landmarks);
   if (kPaged)
-    p.pages = {device_view<const std::int32_t, 2>(in.page_table), in.k.shape[0],
-               Divider(static_cast<int>(in.k.shape[2]))};
+    p.pages = {device_view<const std::int32_t, 2>(in.page_table),
+               static_cast<unsigned>(std::min(in.k.shape[0], std::int64_t{1} << 31)),
+               Divider(static_cast<int>(in.k.shape[2])), in.k.shape[2] % decode_step == 0};
   p.out = rows_of<T>(out.out, sizes.packed);
   p.lse = rows_of<float>(out.lse, sizes.packed);
   p.group = static_cast<int>(sizes.group);
@@ -89,26 +91,45 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
   // Of a pack there are about as many tiles as sequences, whatever its room.
   const std::int64_t busy =
       sizes.packed ? std::max(sizes.sequences, sizes.queries * sizes.group / F::rows) * sizes.kv_heads : units;
+  const std::size_t shared_bytes = F::shared_bytes(p.entries);
   p.parts = static_cast<int>(parts_of_tile(context, problem, sizes, busy, p.entries));
   const std::int64_t parts = p.parts;
-  const Scratch<float> values(context, operation, parts > 1 ? units * parts * F::rows * kHead : 0);
-  const Scratch<float2> statistics(context, operation, parts > 1 ? units * parts * F::rows : 0);
+  // A cluster waits until there is room for it within one group of multiprocessors: where all blocks have room side by
+  // side, that takes longer than a second kernel.
+  const std::int64_t resident = context.multiprocessors * F::blocks_per_multiprocessor;
+  const bool one_cluster = parts == 1 || (parts <= most_parts_of_cluster && busy * parts > resident);
+  const Scratch<float> values(context, operation, one_cluster ? 0 : units * parts * F::rows * kHead);
+  const Scratch<float2> statistics(context, operation, one_cluster ? 0 : units * parts * F::rows);
   p.values = values.data();
   p.statistics = statistics.data();
-  launch_clusters(context, operation, decode_kernel<F>, units * parts, 1, F::threads, F::shared_bytes(p.entries), p);
-  if (parts > 1)
+  launch_clusters(context, operation, decode_kernel<F>, units * parts, one_cluster ? p.parts : 1, F::threads,
+                  shared_bytes, p);
+  if (!one_cluster)
     launch_clusters(context, operation, decode_combine_kernel<F>, units * F::rows, 1, combine_threads, 0, p);
+}
+
+/// body(constant: steps in the ring of a warp). Long rings for whole caches; for windows and landmarks, where a warp
+/// waits for more than memory, more warps side by side.
+template <int kHead, class Body>
+void for_stages(const AttentionProblem& problem, Body&& body) {
+  if (kHead == 128 || problem.mask == Mask::sparse)
+    body(std::integral_constant<int, 3>());
+  else
+    body(std::integral_constant < int, kHead == 64 ? 4 : 3 > ());
 }
 
 template <class T, int kHead>
 void choose(const Context& context, const AttentionProblem& problem, const AttentionInputs& in,
             const AttentionOutputs& out) {
-  const auto paged = [&](auto is_paged) {
+  const auto run_form = [&](auto stages, auto is_paged) {
+    constexpr int kStages = decltype(stages)::value;
     constexpr bool kPaged = decltype(is_paged)::value;
-    Sizes(in).tile_rows() == 8 ? run<T, kHead, 1, 4, kPaged>(context, problem, in, out)
-                               : run<T, kHead, 2, 4, kPaged>(context, problem, in, out);
+    Sizes(in).tile_rows() == 8 ? run<T, kHead, 1, 4, kStages, kPaged>(context, problem, in, out)
+                               : run<T, kHead, 2, 4, kStages, kPaged>(context, problem, in, out);
   };
-  in.page_table.present() ? paged(std::true_type()) : paged(std::false_type());
+  for_stages<kHead>(problem, [&](auto stages) {
+    in.page_table.present() ? run_form(stages, std::true_type()) : run_form(stages, std::false_type());
+  });
 }
 
 }  // namespace

@@ -3,28 +3,31 @@
 // Reading keys and values is all that such a call costs, so everything here serves to have many reads under way. Each
 // warp of a block works alone on steps of 16 keys (decode_call.cuh), every fourth of the block's: it copies them to a
 // ring of its own in shared memory (cp.async, row by row, wherever a row is; of a paged cache it has asked for the
-// rows' pages a step earlier) and multiplies with tensor cores (mma.cuh), rows of queries filled up to 16. Its softmax,
-// sums and maxima stay in its registers until the end, when the block puts its warps together, and a second kernel the
-// parts of a tile, in a fixed order.
+// pages before) and multiplies with tensor cores (mma.cuh), rows of queries filled up to 16. Its softmax, sums and
+// maxima stay in its registers until the end, when the block puts its warps together, and the parts of a tile, in a
+// fixed order, where they are few the cluster that they form, else a second kernel.
 #pragma once
 
 #include "../mma.cuh"
 #include "../vectors.cuh"
+#include "cluster.cuh"
 #include "decode_call.cuh"
 #include "landmark_weights.cuh"
 #include "tma.cuh"
 
 namespace dsalt::cuda::hopper {
 
-template <class T, int kHead, int kHalves, int kWarps, bool kPaged>
+template <class T, int kHead, int kHalves, int kWarps, int kStages, bool kPaged>
 struct Decode {
   using Parameters = DecodeParameters<T>;
   static constexpr int rows = 8 * kHalves, warps = kWarps, threads = 32 * warps;
-  static constexpr int stages = kHead == 64 ? 4 : 3, blocks_per_multiprocessor = (kHead == 64 ? 12 : 8) / warps;
+  static constexpr int stages = kStages;
+  // So many as their rings leave room for in shared memory.
+  static constexpr int blocks_per_multiprocessor = (kHead == 128 ? 8 : kStages == 4 ? 12 : 16) / warps;
   static constexpr int pieces = kHead / 8;  // 16 bytes each
   static constexpr int step_bytes = decode_step * kHead * 2;
   static constexpr int ring_bytes = warps * stages * 2 * step_bytes;
-  static_assert(ring_bytes >= warps * rows * (kHead + 2) * 4, "partial sums take the place of keys");
+  static_assert(ring_bytes >= (warps + 1) * rows * (kHead + 2) * 4, "partial sums take the place of keys");
 
   /// What the landmarks' threads must know of a row.
   struct RowOfLists {
@@ -34,16 +37,18 @@ struct Decode {
   struct Memory {
     RowOfLists rows[Decode::rows];
   };
-  /// Shared memory: the rings, Memory, then for each landmark key, admitting rows and bias.
+  /// Shared memory: the rings, Memory, then for each landmark key, bias, page of a paged cache and admitting rows.
   static constexpr int memory_at = ring_bytes, entries_at = memory_at + (sizeof(Memory) + 15) / 16 * 16;
-  static std::size_t shared_bytes(int entries) { return entries_at + static_cast<std::size_t>(entries) * 12; }
-
+  static std::size_t shared_bytes(int entries) {
+    return entries_at + static_cast<std::size_t>(entries) * (kPaged ? 14 : 10);
+  }
   const Parameters& p;
   unsigned char* shared;
   const int thread, warp, lane;
   DecodeTile tile;
   DecodeLists lists;
   int part = 0, window_begin = 0, window_end = 0, window_steps = 0, first_step = 0, last_step = 0;
+  int steps_begin = 0;  // the first key of the first step
   RowMask mask[kHalves];
   RowEdge edge[kHalves];
   RowExtent extent;
@@ -61,8 +66,11 @@ struct Decode {
 
   __device__ Memory& memory() const { return *reinterpret_cast<Memory*>(shared + memory_at); }
   __device__ int* entry_keys() const { return reinterpret_cast<int*>(shared + entries_at); }
-  __device__ std::uint32_t* entry_rows() const { return reinterpret_cast<std::uint32_t*>(entry_keys() + p.entries); }
-  __device__ float* entry_biases() const { return reinterpret_cast<float*>(entry_rows() + p.entries); }
+  __device__ float* entry_biases() const { return reinterpret_cast<float*>(entry_keys() + p.entries); }
+  __device__ int* entry_pages() const { return entry_keys() + 2 * p.entries; }
+  __device__ std::uint16_t* entry_rows() const {
+    return reinterpret_cast<std::uint16_t*>(entry_keys() + (kPaged ? 3 : 2) * p.entries);
+  }
   /// Of this warp: K, then V of a step.
   __device__ unsigned char* stage(int n) const { return shared + (warp * stages + n % stages) * 2 * step_bytes; }
   /// Piece c of row n of a step: rows of one piece lie in different banks.
@@ -95,7 +103,8 @@ struct Decode {
     }
     window_begin = extent.begin < extent.end ? extent.begin : 0;
     window_end = extent.begin < extent.end ? extent.end : 0;
-    window_steps = static_cast<int>(ceil_div(window_end - window_begin, decode_step));
+    steps_begin = window_begin / decode_step * decode_step;
+    window_steps = static_cast<int>(ceil_div(window_end - steps_begin, decode_step));
     const int steps = window_steps + static_cast<int>(ceil_div(lists.entries, decode_step));
     const int each = static_cast<int>(ceil_div(ceil_div(steps, p.parts), warps)) * warps;  // no warp waits for others
     first_step = static_cast<int>(min(static_cast<std::int64_t>(steps), static_cast<std::int64_t>(part) * each));
@@ -121,8 +130,8 @@ struct Decode {
 
   /// The landmarks that a thread asks for before anything else is known: the first of its entries.
   struct EarlyIndices {
-    static constexpr int count = 128 / threads;
-    int key[count];
+    static constexpr int count = 512 / threads;
+    int key[count], page[count];
   };
   __device__ EarlyIndices ask_for_landmarks() const {
     EarlyIndices early{};
@@ -132,19 +141,35 @@ struct Decode {
     return early;
   }
 
+  /// Of a paged cache, where this part has landmarks: the pages that these are in.
+  __device__ void ask_for_pages(EarlyIndices& early) const {
+    if constexpr (kPaged) {
+      if (last_step <= max(first_step, window_steps)) return;
+#pragma unroll
+      for (int n = 0; n < EarlyIndices::count; ++n)
+        if (thread + n * threads < lists.entries) early.page[n] = page_of(early.key[n]);
+    }
+  }
+  __device__ int page_of(int key) const { return key >= 0 && key < tile.s.nk ? p.pages.place(tile.s.b, key).page : 0; }
+
   /// Landmarks of this part, by the whole block: which rows admit an entry, and with which bias.
   __device__ void prepare_landmarks(const EarlyIndices& early) {
     const int first = max(0, first_step - window_steps) * decode_step;
     const int last = min(lists.entries, (last_step - window_steps) * decode_step);
     if (first >= last) return;  // the same for all threads
     int* const keys = entry_keys();
-    const auto keep = [&](int entry, int key) { keys[entry] = key >= 0 && key < tile.s.nk ? key : no_key; };
+    const auto keep = [&](int entry, int key, int page) {
+      keys[entry] = key >= 0 && key < tile.s.nk ? key : no_key;
+      if constexpr (kPaged) entry_pages()[entry] = page;
+    };
     // All of them: what comes before an entry in its list may repeat it.
 #pragma unroll
     for (int n = 0; n < EarlyIndices::count; ++n)
-      if (const int entry = thread + n * threads; entry < lists.entries) keep(entry, early.key[n]);
-    for (int entry = thread + EarlyIndices::count * threads; entry < last; entry += threads)
-      keep(entry, raw_lists().index(entry));
+      if (const int entry = thread + n * threads; entry < lists.entries) keep(entry, early.key[n], early.page[n]);
+    for (int entry = thread + EarlyIndices::count * threads; entry < last; entry += threads) {
+      const int key = raw_lists().index(entry);
+      keep(entry, key, kPaged ? page_of(key) : 0);
+    }
     __syncthreads();
     const int slots = static_cast<int>(p.call.slots);
     for (int entry = first + thread; entry < last; entry += threads) {
@@ -163,7 +188,7 @@ struct Decode {
           const RowBounds bounds{row.mask.begin, row.mask.begin + row.mask.length, row.mask.newest};
           if (row.list == list && bounds.admits(key, false)) admitted |= 1u << n;
         }
-      entry_rows()[entry] = admitted;
+      entry_rows()[entry] = static_cast<std::uint16_t>(admitted);
       entry_biases()[entry] = landmark_exponent(weight, p.scale_log2);
     }
   }
@@ -184,24 +209,43 @@ struct Decode {
   };
   __device__ RawLists raw_lists() const { return {p, lists, tile.s.b}; }
 
-  /// The key that row n of a step is, negative where there is none. A step of landmarks: prepare_landmarks() is over.
-  __device__ int key_of(int step, int n) const {
-    if (step < window_steps) {
-      const int key = window_begin + step * decode_step + n;
-      return key < window_end ? key : -1;
-    }
-    const int entry = (step - window_steps) * decode_step + n;
-    return entry < lists.entries && entry_rows()[entry] != 0 ? entry_keys()[entry] : -1;
-  }
-  /// Of a paged cache: where row lane % 16 of a step is. Asks memory, so that it is called well before copy().
+  /// Of a paged cache: where the rows of a step of the window are, that of its first row or, where its keys may lie in
+  /// several pages, of row lane % 16. Asks memory, so that it is called well before copy().
   __device__ CachePlace find(int step) const {
-    if (!kPaged || step >= last_step) return {};
-    const int key = key_of(step, lane % decode_step);
-    return key < 0 ? CachePlace{} : p.pages.place(tile.s.b, key);
+    if (!kPaged || step >= min(last_step, window_steps)) return {};
+    const int first = steps_begin + step * decode_step, key = first + (p.pages.whole_steps ? 0 : lane % decode_step);
+    return p.pages.whole_steps || in_window(key) ? p.pages.place(tile.s.b, key) : CachePlace{};
   }
+  __device__ bool in_window(int key) const { return key >= window_begin && key < window_end; }
 
-  /// Starts the copies of the warp's step number n, which is step `step` of the tile and whose rows are at `places`.
+  /// Starts the copies of the warp's step number n, which is step `step` of the tile; `places` is find(step).
   __device__ void copy(int n, int step, const CachePlace& places) const {
+    const int first_key = steps_begin + step * decode_step, first_entry = (step - window_steps) * decode_step;
+    if constexpr (!kPaged) {
+      copy_rows(n, [&](int row) {
+        if (step < window_steps) return in_window(first_key + row) ? first_key + row : -1;
+        const int entry = first_entry + row;
+        return entry < lists.entries && entry_rows()[entry] != 0 ? entry_keys()[entry] : -1;
+      });
+    } else if (step >= window_steps) {
+      copy_rows(n, [&](int row) {
+        const int entry = first_entry + row;
+        if (entry >= lists.entries || entry_rows()[entry] == 0) return CachePlace{};
+        return CachePlace{entry_pages()[entry], p.pages.row_of(entry_keys()[entry])};
+      });
+    } else if (p.pages.whole_steps) {
+      copy_rows(n, [&](int row) {
+        return in_window(first_key + row) ? CachePlace{places.page, places.row + row} : CachePlace{};
+      });
+    } else {
+      copy_rows(n, [&](int row) {
+        return CachePlace{__shfl_sync(0xffffffffu, places.page, row), __shfl_sync(0xffffffffu, places.row, row)};
+      });
+    }
+  }
+  /// Row n of a step comes from from(n), a key or the place of one.
+  template <class From>
+  __device__ void copy_rows(int n, From&& from) const {
     unsigned char* const to_k = stage(n);
     unsigned char* const to_v = to_k + step_bytes;
     constexpr int rows_at_once = 32 / pieces;
@@ -209,24 +253,21 @@ struct Decode {
 #pragma unroll
     for (int i = 0; i < decode_step / rows_at_once; ++i) {
       const int row = lane / pieces + i * rows_at_once, at = place(row, piece);
-      if constexpr (kPaged) {
-        const CachePlace from{__shfl_sync(0xffffffffu, places.page, row), __shfl_sync(0xffffffffu, places.row, row)};
-        const bool present = from.row >= 0;
-        if (!present || p.pages.exists(from.page)) {
-          copy_async_16(to_k + at, present ? k(from) + piece * 8 : k.base, present ? 16 : 0);
-          copy_async_16(to_v + at, present ? v(from) + piece * 8 : v.base, present ? 16 : 0);
-        } else {
-          const uint4 not_a_number{~0u, ~0u, ~0u, ~0u};
-          *reinterpret_cast<uint4*>(to_k + at) = not_a_number;
-          *reinterpret_cast<uint4*>(to_v + at) = not_a_number;
-        }
-      } else {
-        const int key = key_of(step, row), present = max(key, 0), bytes = key < 0 ? 0 : 16;
-        copy_async_16(to_k + at, k(present) + piece * 8, bytes);
-        copy_async_16(to_v + at, v(present) + piece * 8, bytes);
+      const auto source = from(row);
+      if (is_lost(source)) {
+        *reinterpret_cast<uint4*>(to_k + at) = *reinterpret_cast<uint4*>(to_v + at) = uint4{~0u, ~0u, ~0u, ~0u};
+        continue;
       }
+      const bool present = exists(source);
+      copy_async_16(to_k + at, (present ? k(source) : k.base) + piece * 8, present ? 16 : 0);
+      copy_async_16(to_v + at, (present ? v(source) : v.base) + piece * 8, present ? 16 : 0);
     }
   }
+  __device__ static bool exists(int key) { return key >= 0; }
+  __device__ static bool exists(const CachePlace& from) { return from.row >= 0; }
+  /// In a page that does not exist: NaN.
+  __device__ static bool is_lost(int) { return false; }
+  __device__ bool is_lost(const CachePlace& from) const { return exists(from) && !p.pages.exists(from.page); }
 
   /// Scores become logits in units of log 2, -inf where not admitted. Element (half, 2 c + e) is key 8 c + 2 t + e.
   __device__ void mask_window(float (&s)[2][4], int first_key) const {
@@ -280,7 +321,7 @@ struct Decode {
 #pragma unroll
       for (int e = 0; e < 2 * kHalves; ++e) s[c][e] *= p.scale_log2;
     if (step < window_steps)
-      mask_window(s, window_begin + step * decode_step);
+      mask_window(s, steps_begin + step * decode_step);
     else
       mask_landmarks(s, (step - window_steps) * decode_step);
 
@@ -354,12 +395,12 @@ struct Decode {
     copy_async_wait<0>();
   }
 
-  /// [warp, row, kHead] and [warp, row] in the place of the rings.
+  /// [warp, row, kHead] and [warp, row] in the place of the rings; behind the last warp the block's sum.
   __device__ float* warp_values(int of_warp, int row) const {
     return reinterpret_cast<float*>(shared) + (of_warp * rows + row) * kHead;
   }
   __device__ float2* warp_statistics(int of_warp, int row) const {
-    return reinterpret_cast<float2*>(reinterpret_cast<float*>(shared) + warps * rows * kHead) + of_warp * rows + row;
+    return reinterpret_cast<float2*>(warp_values(warps + 1, 0)) + of_warp * rows + row;
   }
   __device__ void deposit() {
 #pragma unroll
@@ -387,8 +428,9 @@ struct Decode {
     k = rows_of_cache(p.call.k);
     v = rows_of_cache(p.call.v);
     lists = DecodeLists::of(p, tile);
-    const EarlyIndices early = ask_for_landmarks();
+    EarlyIndices early = ask_for_landmarks();
     plan();
+    ask_for_pages(early);
     run_steps(early);
     __syncthreads();  // nobody reads keys any more
     deposit();
@@ -400,12 +442,31 @@ struct Decode {
       for (int w = 0; w < warps; ++w) total.add(*warp_statistics(w, row), warp_values(w, row) + column);
       if (p.parts == 1) {
         total.store(p, tile, row, column);
+      } else if (p.values == nullptr) {
+        if (column == 0) *warp_statistics(warps, row) = {total.maximum, total.sum};
+        total.keep(warp_values(warps, row) + column);
       } else {
         const std::int64_t at = (static_cast<std::int64_t>(unit) * p.parts + part) * rows + row;
         if (column == 0) p.statistics[at] = {total.maximum, total.sum};
         total.keep(p.values + at * kHead + column);
       }
     }
+    if (p.parts > 1 && p.values == nullptr) combine_cluster();
+  }
+
+  /// The blocks of the cluster are the parts of the tile; each takes a share of the tile's columns.
+  __device__ void combine_cluster() {
+    sync_cluster();
+    for (int n = part * threads + thread; n < tile.rows * pieces; n += p.parts * threads) {
+      const int row = n / pieces, column = n % pieces * 8;
+      DecodeSum total;
+#pragma unroll 4
+      for (int other = 0; other < p.parts; ++other)
+        total.add(*in_block_of_cluster(warp_statistics(warps, row), other),
+                  in_block_of_cluster(warp_values(warps, row) + column, other));
+      total.store(p, tile, row, column);
+    }
+    sync_cluster();  // others may still read this block's sums
   }
 };
 
