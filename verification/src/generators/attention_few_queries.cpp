@@ -160,6 +160,18 @@ void add_batches(FamilyList& list) {
                  });
 }
 
+/// More tiles of rows than any of the above, and more than a thousand keys of each to share out.
+void add_many(FamilyList& list) {
+  for (const std::int64_t b : {8, 100})
+    for (const std::int64_t d : {64, 128})
+      list.add("many_" + std::to_string(b) + head(d), half_dtypes, b == 8 && d == 64 ? quick : slow,
+               [=](CaseBuilder& c) {
+                 AttentionSpec spec = few(1, 2300, 2, 2, d, "causal");
+                 spec.b = b;
+                 add_qkv(c, spec);
+               });
+}
+
 void add_views(FamilyList& list) {
   const AttentionSpec spec = few(2, 130, 4, 2, 64);
   const auto fill = [spec](CaseBuilder& c) {
@@ -218,6 +230,7 @@ void add_attention_few_queries(FamilyList& list) {
   add_windows(list);
   add_lists(list);
   add_batches(list);
+  add_many(list);
   add_views(list);
   add_logits(list);
 }
