@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(attention_threads) attention_backward_rows_ker
       range.z = max(range.z, row.begin);
       range.w = min(range.w, row.end);
     }
-    range = {-warp_max(-range.x), warp_max(range.y), warp_max(range.z), -warp_max(-range.w)};
+    range = {warp_min(range.x), warp_max(range.y), warp_max(range.z), warp_min(range.w)};
     if (lane == 0) backward.tile_range[place / attention_tile] = range;
   }
   for (int n = warp; n < attention_tile && first_row + n < row_count; n += attention_threads / 32) {

@@ -31,12 +31,12 @@ struct TileExtent {
       e.first_query = min(e.first_query, row.query);
       e.last_query = max(e.last_query, row.query);
     }
-    e.begin = -warp_max(-e.begin);
+    e.begin = warp_min(e.begin);
     e.end = warp_max(e.end);
     e.common_begin = warp_max(e.common_begin);
-    e.common_end = -warp_max(-e.common_end);
+    e.common_end = warp_min(e.common_end);
     e.newest = warp_max(e.newest);
-    e.first_query = -warp_max(-e.first_query);
+    e.first_query = warp_min(e.first_query);
     e.last_query = warp_max(e.last_query);
     return e;
   }

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(gather_threads) find_reach_kernel(AttentionCal
     first = min(first, row.begin);
     end = max(end, row.end);
   }
-  first = -warp_max(-first);
+  first = warp_min(first);
   end = warp_max(end);
   if (threadIdx.x % 32 == 0) {
     first_of_warp[threadIdx.x / 32] = first;

@@ -125,7 +125,7 @@ __device__ T kth_rounded_down(const T* numbers, int amount, std::int64_t k) {
     for (int i = lane; i < amount; i += 32) count += numbers[i] >= bound;
     return count_in_warp(count);
   };
-  low = -warp_max(-low);
+  low = warp_min(low);
   high = warp_max(high);
   int reached = low < static_cast<T>(INFINITY) ? reaching(low) : 0;
   if (reached < k) return -INFINITY;

@@ -21,6 +21,16 @@ __device__ inline Real warp_max(Real value) {
   return value;
 }
 
+/// Not the negated maximum of negated values: ptxas 13.0 for sm_90a was seen to lose the outer sign of that.
+template <class Real>
+__device__ inline Real warp_min(Real value) {
+  for (int step = 16; step > 0; step /= 2) {
+    const Real other = __shfl_xor_sync(0xffffffffu, value, step);
+    value = other < value ? other : value;
+  }
+  return value;
+}
+
 /// Every thread gets the sum over the block (x dimension, whole warps, at most 1024 threads).
 template <class Real>
 __device__ inline Real block_sum(Real value) {

@@ -95,10 +95,10 @@ struct RowExtent {
   }
   /// Over the lanes of a warp.
   __device__ void reduce() {
-    begin = -warp_max(-begin);
+    begin = warp_min(begin);
     end = warp_max(end);
     whole_begin = warp_max(whole_begin);
-    whole_end = -warp_max(-whole_end);
+    whole_end = warp_min(whole_end);
   }
 };
 
