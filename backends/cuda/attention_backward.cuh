@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention_blocks.cuh"
+#include "hopper/landmark_weights.cuh"
 
 namespace dsalt::cuda {
 
@@ -48,6 +49,28 @@ struct AttentionBackwardCall {
     end = min(last * call.heads_per_row_head, begin + segment_rows);
   }
 };
+
+/// What a landmark's log-weight adds to its logit, scaled for exp_scaled(). The forward pass of a 16-bit call may have
+/// been that of the Hopper kernels, which bounds it.
+template <class T>
+__device__ inline accumulator_t<T> landmark_bias(const AttentionCall<T>& call, accumulator_t<T> log_weight) {
+  const auto bias = log_weight * exp_unit<accumulator_t<T>>;
+  if constexpr (is_16_bit<T>) {
+    const float most = hopper::landmark_exponent(INFINITY, call.score_factor);
+    return bias > most ? most : bias < -most ? -most : bias;
+  } else {
+    return bias;
+  }
+}
+
+/// P of an admitted key, from its logit and its row's lse. The lse of a 16-bit call may come from other kernels than
+/// these, which round it in another way: beside large log-weights that makes a difference to landmarks.
+template <class T>
+__device__ inline accumulator_t<T> weight_of(accumulator_t<T> logit, accumulator_t<T> lse, bool is_landmark) {
+  if constexpr (is_16_bit<T>)
+    if (is_landmark) return hopper::landmark_weight(logit, lse);
+  return exp_scaled(logit - lse);
+}
 
 /// S += A B^T over all columns. Operands of up to `width` columns are in the tiles already; larger ones pass through
 /// them piece by piece.

@@ -29,7 +29,7 @@ struct KeyTile {
   bool dense;
   int kv_head, first_column;
   int key[rows];
-  Real log_weight[rows], dlambda[rows];
+  Real log_weight[rows], dlambda[rows];  // the former by landmark_bias()
   Sums<T, width> dk, dv;
 
   __device__ KeyTile(const AttentionBackwardCall<T>& call, KeysMemory<T, width>& shared, const SequenceRows& sequence,
@@ -119,7 +119,7 @@ struct KeyTile {
       for (int r = 0; r < rows; ++r) {
         Real logit = p(r, c) * call.score_factor + log_weight[r];
         if (soft) logit += memory.soft_edge[extra_place<T>(r, c)];
-        Real weight = exp_scaled(logit - memory.lse[n]), keep = 1;
+        Real weight = weight_of<T>(logit, memory.lse[n], !dense), keep = 1;
         if (!whole && !bounds.admits(key[r], dense)) weight = 0;
         if (call.drops) keep = kept >> (c * rows + r) & 1 ? call.keep_factor : Real{0};
         const Real slope = (keep == 0 ? Real{0} : keep * ds(r, c)) - memory.delta[n];

@@ -13,8 +13,8 @@ struct QueriesMemory {
   T exchange[attention_tile * exchange_stride<T> + vector_length<T>];
   AttentionRow<T> rows[attention_tile];
   int keys[attention_tile];
-  accumulator_t<T> log_weight[attention_tile];
-  accumulator_t<T> soft_edge[extra_elements];  // left out without soft edges
+  accumulator_t<T> log_weight[attention_tile];  // landmark_bias() of it
+  accumulator_t<T> soft_edge[extra_elements];   // left out without soft edges
 };
 
 template <class T, int width>
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(attention_threads)
     copy_async_commit();
     if (threadIdx.x < attention_tile) {
       memory.keys[threadIdx.x] = block.key(threadIdx.x);
-      memory.log_weight[threadIdx.x] = block.log_weight(call, s.b, z, threadIdx.x);
+      memory.log_weight[threadIdx.x] = landmark_bias(call, block.log_weight(call, s.b, z, threadIdx.x));
     }
     copy_async_wait<1>();
     __syncthreads();
@@ -107,10 +107,10 @@ __global__ void __launch_bounds__(attention_threads)
         const int n = Scores<T>::column(c);
         Real logit = score(r, c) * call.score_factor;
         if (soft) logit += memory.soft_edge[extra_place<T>(r, c)];
-        if (!dense) logit += memory.log_weight[n] * exp_unit<Real>;
+        if (!dense) logit += memory.log_weight[n];
         Real slope = dp(r, c);
         if (call.drops) slope = kept >> (c * thread_rows + r) & 1 ? slope * call.keep_factor : Real{0};
-        slope = exp_scaled(logit - lse[r]) * (slope - delta[r]);
+        slope = weight_of<T>(logit, lse[r], !dense) * (slope - delta[r]);
         score(r, c) = whole || admitted.admits(memory.keys[n], dense) ? slope : Real{0};
         if (soft) memory.soft_edge[extra_place<T>(r, c)] = score(r, c);
       }
@@ -168,8 +168,8 @@ __global__ void __launch_bounds__(attention_threads)
         slope = warp_dot(dout_row, backward.dout.element, v, call.v.element, call.dv);
         if (call.drops) slope *= call.keep_factor;
       }
-      sum.add(exp_scaled(logit - backward.row_lse[place]) * (slope - backward.row_delta[place]), k, call.k.element,
-              first_column, call.d);
+      sum.add(weight_of<T>(logit, backward.row_lse[place], true) * (slope - backward.row_delta[place]), k,
+              call.k.element, first_column, call.d);
     });
     sum.store(call.scale, to, backward.dq.element, first_column, call.d);
   }
