@@ -166,24 +166,24 @@ std::int64_t executed_hopper(const std::string& shape, Direction direction, std:
 
 BOOST_AUTO_TEST_CASE(executed_pairs_of_hopper_by_hand) {
   constexpr Direction forward = Direction::forward, backward = Direction::backward;
-  // Forward, sparse. D = 64: 64 rows by the 64-key tiles from row 0 - w to row 63; tile 0 has no keys before it.
+  // Forward, sparse: 64 rows by the 64-key tiles from row 0 - w to row 63; tile 0 has no keys before it.
   BOOST_TEST(executed_hopper("1,1,192,64,64", forward) == 64 * 64 * (1 + 2 + 2));
   BOOST_TEST(executed_hopper("1,1,192,64,65", forward) == 64 * 64 * (1 + 2 + 3));
   BOOST_TEST(executed_hopper("1,1,65,64,0", forward) == 64 * 64 * 2);  // 64 of the last 64 rows do not exist but one
   BOOST_TEST(executed_hopper("2,3,65,64,0", forward) == 6 * 64 * 64 * 2);
-  BOOST_TEST(executed_hopper("1,1,256,128,0", forward) == 64 * 128 * 4);
+  BOOST_TEST(executed_hopper("1,1,256,128,0", forward) == 64 * 64 * 4);
   // Landmarks: every warpgroup of a tile takes the tile's blocks. Lists of 64 rows: none, one, one block.
   BOOST_TEST(executed_hopper("1,1,192,64,0,8", forward, 64) == 3 * 64 * 64 + 192 * 64 * 2);
-  BOOST_TEST(executed_hopper("1,1,256,128,0,8", forward, 128) == 4 * 64 * 128 + 128 * 64);
+  BOOST_TEST(executed_hopper("1,1,256,128,0,8", forward, 128) == 4 * 64 * 64 + 2 * 192 * 64);
   BOOST_TEST(executed_hopper("1,1,192,64,0,65", forward) == 3 * 64 * 64 + 192 * 64 * 2);
-  // Backward: 128 keys by 128 rows (D = 64) or 64 (D = 128).
+  // Backward: 128 keys, each 64 of them for themselves, by 128 rows (D = 64) or 64 (D = 128).
   BOOST_TEST(executed_hopper("1,1,256,64,0", backward) == 2 * 128 * 128);
-  BOOST_TEST(executed_hopper("1,1,256,64,1", backward) == 3 * 128 * 128);
-  BOOST_TEST(executed_hopper("1,1,256,128,1", backward) == 5 * 128 * 64);
+  BOOST_TEST(executed_hopper("1,1,256,64,1", backward) == (2 + 3) * 64 * 128);
+  BOOST_TEST(executed_hopper("1,1,256,128,1", backward) == (1 + 2 + 2 + 2) * 64 * 64);
   BOOST_TEST(executed_hopper("1,2/1,256,64,0", backward) == 2 * 2 * 128 * 128);
   // Landmarks: list t of 128 rows meets its own tile of rows; at most 64 entries are half a block.
   BOOST_TEST(executed_hopper("1,1,256,64,0,8", backward, 128) == 2 * 128 * 128 + 64 * 128);
-  BOOST_TEST(executed_hopper("1,1,256,128,0,65", backward, 128) == 4 * 128 * 64 + 2 * 128 * 64);
+  BOOST_TEST(executed_hopper("1,1,256,128,0,65", backward, 128) == 4 * 64 * 64 + 2 * 128 * 64);
   // Dense: 192 rows by 128 keys where these tiles keep the device busy, else 64 by 64.
   BOOST_TEST(executed_hopper("1,1,192x256,64,full", forward, 0, {1, false}) == 192 * 256);
   BOOST_TEST(executed_hopper("1,1,192x256,64,causal", forward, 0, {1, false}) == 192 * 256);
