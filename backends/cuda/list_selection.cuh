@@ -268,7 +268,8 @@ struct ListGroup {
       const double score = i < survivors ? list.score[i] : -INFINITY;
       const std::int32_t index = i < survivors ? list.index[i] : 0;
       const bool keeps = i < survivors && score >= bound;
-      const std::uint32_t keepers = __ballot_sync(0xffffffffu, keeps);  // all have read before one writes
+      const std::uint32_t keepers = __ballot_sync(0xffffffffu, keeps);
+      __syncwarp();  // all have read before one writes
       const int place = kept + __popc(keepers & ((1u << lane) - 1));
       if (keeps) {
         list.score[place] = score;

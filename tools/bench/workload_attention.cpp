@@ -34,11 +34,12 @@ struct Sizes {
   explicit Sizes(const Shape& s)
       : query_rows(as_double(s.batch * s.heads * s.queries)),
         key_rows(as_double(s.batch * s.kv_heads * s.keys)),
+        cache_rows(s.page_size > 0 ? as_double(s.batch * s.kv_heads * s.pages()) * as_double(s.page_size) : key_rows),
         width(as_double(s.width)),
         mask_bytes(!s.sparse() ? 0
                                : 4 * ((s.window < 0 ? 0 : query_rows) +
                                       as_double(s.batch * s.list_heads() * list_count(s) * s.landmarks))) {}
-  double query_rows, key_rows, width, mask_bytes;
+  double query_rows, key_rows, cache_rows, width, mask_bytes;  // cache_rows: the keys, in whole pages
 };
 
 Cost cost_of(const Shape& shape, DType dtype, Direction direction, const AdmittedPairs& admitted) {
@@ -132,7 +133,7 @@ Workload attention_workload(const Shape& shape, DType dtype, Direction direction
   const Sizes sizes(shape);
   const bool backward = direction == Direction::backward;
   Workload work = start_workload(Operation::attention, direction, shape, dtype,
-                                 (backward ? 4 : 2) * sizes.width * (sizes.query_rows + sizes.key_rows),
+                                 (backward ? 4 : 2) * sizes.width * (sizes.query_rows + sizes.cache_rows),
                                  8 * sizes.query_rows + sizes.mask_bytes);
   work.shape = full_name(shape);
   if (backward && shape.page_size > 0) work.refused = "attention of a paged cache has no backward pass";
