@@ -11,9 +11,14 @@
 //               bounded memory.                                                  (attention_backward_slots.cu, here)
 //   4. keys     by tile of keys: the dense part of dk and dv, plus what 3 found  (attention_backward_keys.cu)
 //   5. dw and dlambda: sums over heads and segments
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "attention_backward.cuh"
 #include "cuda_backend.hpp"
 #include "hopper/dense_backward.hpp"
+#include "hopper/dense_call.cuh"
 #include "hopper/sparse_backward.hpp"
 
 namespace dsalt::cuda {
@@ -230,6 +235,10 @@ void backward_of(const Context& context, const AttentionProblem& problem, const 
   backward.dq = row_tensor<T>(gradients.dq, call.packed, true);
   backward.dk = row_tensor<T>(gradients.dk, call.packed, true);
   backward.dv = row_tensor<T>(gradients.dv, call.packed, true);
+
+  backward.most_bias = std::numeric_limits<Real>::infinity();
+  if (is_16_bit<T> && hopper::takes_attention(context, problem, inputs))  // landmark_weights.cuh
+    backward.most_bias = static_cast<Real>(1e38 * std::min<double>(exp_unit<Real>, std::fabs(call.score_factor)));
 
   const bool wants_window = gradients.dwindow.present() && call.soft;
   const bool wants_keys = gradients.dk.present() || gradients.dv.present();

@@ -19,6 +19,7 @@ struct AttentionBackwardCall {
   RowTensor<const T> out, dout;
   RowTensor<const Real> lse, dlse;
   RowTensor<T> dq, dk, dv;
+  Real most_bias;   // of landmarks, scaled for exp_scaled(): as the forward pass bounded them
   Real* row_lse;    // scaled for exp_scaled()
   Real* row_delta;  // delta - dlse
   Real* row_dwindow;
@@ -50,17 +51,16 @@ struct AttentionBackwardCall {
   }
 };
 
-/// What a landmark's log-weight adds to its logit, scaled for exp_scaled(). The forward pass of a 16-bit call may have
-/// been that of the Hopper kernels, which bounds it.
+/// A landmark's bias as in the forward pass, from what its log-weight adds to its logit, or from that log-weight.
 template <class T>
-__device__ inline accumulator_t<T> landmark_bias(const AttentionCall<T>& call, accumulator_t<T> log_weight) {
-  const auto bias = log_weight * exp_unit<accumulator_t<T>>;
-  if constexpr (is_16_bit<T>) {
-    const float most = hopper::landmark_exponent(INFINITY, call.score_factor);
-    return bias > most ? most : bias < -most ? -most : bias;
-  } else {
-    return bias;
-  }
+__device__ inline accumulator_t<T> bounded_bias(const AttentionBackwardCall<T>& backward, accumulator_t<T> bias) {
+  const accumulator_t<T> most = backward.most_bias;
+  return bias > most ? most : bias < -most ? -most : bias;
+}
+template <class T>
+__device__ inline accumulator_t<T> landmark_bias(const AttentionBackwardCall<T>& backward,
+                                                 accumulator_t<T> log_weight) {
+  return bounded_bias(backward, log_weight * exp_unit<accumulator_t<T>>);
 }
 
 /// P of an admitted key, from its logit and its row's lse. The lse of a 16-bit call may come from other kernels than

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(attention_threads)
     copy_async_commit();
     if (threadIdx.x < attention_tile) {
       memory.keys[threadIdx.x] = block.key(threadIdx.x);
-      memory.log_weight[threadIdx.x] = landmark_bias(call, block.log_weight(call, s.b, z, threadIdx.x));
+      memory.log_weight[threadIdx.x] = landmark_bias(backward, block.log_weight(call, s.b, z, threadIdx.x));
     }
     copy_async_wait<1>();
     __syncthreads();
@@ -160,15 +160,16 @@ __global__ void __launch_bounds__(attention_threads)
     const T *q_row = query_row(call.q, n), *dout_row = query_row(backward.dout, n);
     const std::int64_t place = backward.row_place(s, z, first_row + n);
     RowSum<T, width> sum;
-    for_each_admitted(call, s, z, query, [&](int key, Real bias) {
+    for_each_admitted(call, s, z, query, [&](int key, Real bias, bool is_landmark) {
       const T *k = call.k.at(s.b, kv_head, s.k_start + key), *v = call.v.at(s.b, kv_head, s.k_start + key);
-      const Real logit = warp_dot(q_row, call.q.element, k, call.k.element, call.d) * call.score_factor + bias;
+      const Real logit = warp_dot(q_row, call.q.element, k, call.k.element, call.d) * call.score_factor +
+                         (is_landmark ? bounded_bias(backward, bias) : bias);
       Real slope = 0;
       if (!call.drops || dropout_keeps(call, s.b, query.head, query.query, key)) {
         slope = warp_dot(dout_row, backward.dout.element, v, call.v.element, call.dv);
         if (call.drops) slope *= call.keep_factor;
       }
-      sum.add(weight_of<T>(logit, backward.row_lse[place], true) * (slope - backward.row_delta[place]), k,
+      sum.add(weight_of<T>(logit, backward.row_lse[place], is_landmark) * (slope - backward.row_delta[place]), k,
               call.k.element, first_column, call.d);
     });
     sum.store(call.scale, to, backward.dq.element, first_column, call.d);

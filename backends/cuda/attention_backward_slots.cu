@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(attention_threads, 2)
   for (int r = 0; r < Scores<T>::rows; ++r) {
     const std::int64_t entry = start + Ownership<T>::row(r);
     if (call.weight.present() && entry < count)
-      keys.log_weight[r] = landmark_bias(call, call.log_weight(s.b, z, t, call.clean.slot[list * call.slots + entry]));
+      keys.log_weight[r] =
+          landmark_bias(backward, call.log_weight(s.b, z, t, call.clean.slot[list * call.slots + entry]));
   }
   for (; row < end_row; row += attention_tile) {
     const std::int64_t last_query = (min(row + attention_tile, end_row) - 1) / call.heads_per_row_head;

@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(attention_threads)
     const AttentionRow<T>& row = memory.rows[n];
     const T* q = query_row(call.q, n);
     RowSum<T, width> sum;
-    for_each_admitted(call, s, z, row, [&](int key, Real bias) {
+    for_each_admitted(call, s, z, row, [&](int key, Real bias, bool) {
       if (call.drops && !dropout_keeps(call, s.b, row.head, row.query, key)) return;
       const Real score = warp_dot(q, call.q.element, k_base + key * call.k.row, call.k.element, call.d);
       const Real weight = exp_scaled(score * call.score_factor + bias - memory.log_weight[0][n]);

@@ -7,20 +7,20 @@
 
 namespace dsalt::cuda {
 
-/// body(key, bias) for A(i), biases scaled for exp_scaled().
+/// body(key, bias, is_landmark) for A(i), biases scaled for exp_scaled().
 template <class T, class Body>
 __device__ inline void for_each_admitted(const AttentionCall<T>& call, const SequenceRows& s, int z,
                                          const AttentionRow<T>& row, Body&& body) {
   using Real = accumulator_t<T>;
   for (int key = row.begin; key < row.end; ++key)
-    body(key, row.in_edge(key) ? log_sigmoid(row.edge_argument(call, key)) * exp_unit<Real> : Real{0});
+    body(key, row.in_edge(key) ? log_sigmoid(row.edge_argument(call, key)) * exp_unit<Real> : Real{0}, false);
   const std::int64_t t = call.list_of(row.query);
   if (call.clean.count == nullptr || t >= call.lists) return;
   const std::int64_t list = (s.b * call.list_heads + call.list_head(z)) * call.lists + t;
   for (int entry = 0; entry < call.clean.count[list]; ++entry) {
     const int key = call.clean.index[list * call.slots + entry];
     if (row.bounds().admits(key, false))
-      body(key, call.log_weight(s.b, z, t, call.clean.slot[list * call.slots + entry]) * exp_unit<Real>);
+      body(key, call.log_weight(s.b, z, t, call.clean.slot[list * call.slots + entry]) * exp_unit<Real>, true);
   }
 }
 

@@ -142,6 +142,7 @@ std::int64_t backward_landmarks(const AttentionProblem& problem, const Attention
       first_row = std::max<std::int64_t>(0, start);
       last_row = std::min(last_row, start + *problem.landmark_chunk);
     }
+    if (first_row >= last_row) continue;  // a list of rows that do not exist
     const auto entries = static_cast<std::int64_t>(lists[t].size());
     for (std::int64_t start = 0; start < entries; start += block) {
       const std::int64_t first = std::max(first_row, lists[t][static_cast<std::size_t>(start)] - head.position(0));
