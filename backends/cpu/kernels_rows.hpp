@@ -21,6 +21,27 @@ inline const char* columns_of(const void* row, std::int64_t column) {
   return static_cast<const char*>(row) + 4 * column;
 }
 
+#if defined(__AVX512F__) && DSALT_LANES == 16
+/// Columns [c + 16 k, c + 16 k + 16) of 16 keys as vectors over the keys. The keys' blocks of 16 `lines` columns from c
+/// on take as many calls as lines; each asks for its share of the lines `ahead` bytes behind them, row after row (0:
+/// for nothing).
+template <int lines, class Key>
+[[gnu::always_inline]] inline void transpose_line(const Key* const* row, std::int64_t c, int k, std::int64_t ahead,
+                                                  __m512i (&x)[16]) {
+  const Key* const* asked = row + 16 / lines * k;
+  __m512i y[16];
+#pragma GCC unroll 16
+  for (int n = 0; n < 16; n += 2) {
+    if (ahead)
+#pragma GCC unroll 2
+      for (int m = n; m < n + 2; ++m) prefetch(columns_of(asked[m / lines], c + m % lines * 16), ahead);
+    zip_rows(_mm512_loadu_si512(columns_of(row[n], c + k * 16)), _mm512_loadu_si512(columns_of(row[n + 1], c + k * 16)),
+             y, n);
+  }
+  transpose_zipped(y, x);
+}
+#endif
+
 /// total[r] = sums over columns [0, columns) for the first `lanes` of `count` keys of 32-bit elements, in blocks of
 /// `block` columns. term(sum, column's vector over the keys, row, column) adds one term of row r. Asks for what lies
 /// `ahead` bytes behind the keys (0: for nothing).
@@ -37,17 +58,8 @@ inline void sum_columns(const Key* const* keys, int count, std::int64_t columns,
       for (int k = 0; k < lines; ++k) {
         const Key* const* row = keys;
         asm("" : "+r"(row));  // else the compiler keeps 16 pointers over the loop, in vector registers and memory
-        const Key* const* asked = row + 16 / lines * k;  // for the block's lines, row after row
-        __m512i x[16], y[16];
-#pragma GCC unroll 16
-        for (int n = 0; n < 16; n += 2) {
-          if (ahead)
-#pragma GCC unroll 2
-            for (int m = n; m < n + 2; ++m) prefetch(columns_of(asked[m / lines], c + m % lines * 16), ahead);
-          zip_rows(_mm512_loadu_si512(columns_of(row[n], c + k * 16)),
-                   _mm512_loadu_si512(columns_of(row[n + 1], c + k * 16)), y, n);
-        }
-        transpose_zipped(y, x);
+        __m512i x[16];
+        transpose_line<lines>(row, c, k, ahead, x);
 #pragma GCC unroll 16
         for (int n = 0; n < 16; ++n)
 #pragma GCC unroll 8
@@ -183,18 +195,8 @@ inline void transpose_keys(const std::uint16_t* const* keys, std::int64_t c, std
 #pragma GCC unroll 1
   for (int part = 0; part < G * lines; ++part) {
     const int group = part / lines, k = part % lines;
-    const std::uint16_t* const* row = keys + 16 * group;
-    const std::uint16_t* const* asked = row + 16 / lines * k;  // for the group's lines, row after row
-    __m512i x[16], y[16];
-#pragma GCC unroll 16
-    for (int n = 0; n < 16; n += 2) {
-      if (ahead && group < G - 1)
-#pragma GCC unroll 2
-        for (int m = n; m < n + 2; ++m) prefetch(columns_of(asked[m / lines], c + m % lines * 16), ahead);
-      zip_rows(_mm512_loadu_si512(columns_of(row[n], c + k * 16)),
-               _mm512_loadu_si512(columns_of(row[n + 1], c + k * 16)), y, n);
-    }
-    transpose_zipped(y, x);
+    __m512i x[16];
+    transpose_line<lines>(keys + 16 * group, c, k, group < G - 1 ? ahead : 0, x);
 #pragma GCC unroll 16
     for (int n = 0; n < 16; ++n) _mm512_store_si512(to + (k * 16 + n) * G + group, x[n]);
   }
