@@ -12,7 +12,6 @@
 //   4. keys     by tile of keys: the dense part of dk and dv, plus what 3 found  (attention_backward_keys.cu)
 //   5. dw and dlambda: sums over heads and segments
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "attention_backward.cuh"
@@ -237,8 +236,9 @@ void backward_of(const Context& context, const AttentionProblem& problem, const 
   backward.dv = row_tensor<T>(gradients.dv, call.packed, true);
 
   backward.most_bias = std::numeric_limits<Real>::infinity();
-  if (is_16_bit<T> && hopper::takes_attention(context, problem, inputs))  // landmark_weights.cuh
-    backward.most_bias = static_cast<Real>(1e38 * std::min<double>(exp_unit<Real>, std::fabs(call.score_factor)));
+  if constexpr (is_16_bit<T>)
+    if (hopper::takes_attention(context, problem, inputs))
+      backward.most_bias = most_landmark_exponent(call.score_factor);
 
   const bool wants_window = gradients.dwindow.present() && call.soft;
   const bool wants_keys = gradients.dk.present() || gradients.dv.present();

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention_blocks.cuh"
-#include "hopper/landmark_weights.cuh"
+#include "landmark_weights.cuh"
 
 namespace dsalt::cuda {
 
@@ -68,7 +68,7 @@ __device__ inline accumulator_t<T> landmark_bias(const AttentionBackwardCall<T>&
 template <class T>
 __device__ inline accumulator_t<T> weight_of(accumulator_t<T> logit, accumulator_t<T> lse, bool is_landmark) {
   if constexpr (is_16_bit<T>)
-    if (is_landmark) return hopper::landmark_weight(logit, lse);
+    if (is_landmark) return landmark_weight(logit, lse);
   return exp_scaled(logit - lse);
 }
 

@@ -306,9 +306,8 @@ AttentionCall<T> attention_call(const AttentionProblem& problem, const Attention
 class LandmarkLists {
  public:
   LandmarkLists(const Context& context, const char* operation, const AttentionInputs& inputs);
-  CleanLists prepare(const AttentionProblem& problem, const AttentionInputs& inputs);
-  /// The same, and on the way *zero becomes 0 (null: nothing does).
-  CleanLists prepare(const AttentionProblem& problem, const AttentionInputs& inputs, int* zero);
+  /// On the way *zero becomes 0 (null: nothing does).
+  CleanLists prepare(const AttentionProblem& problem, const AttentionInputs& inputs, int* zero = nullptr);
 
  private:
   const Context& context_;

@@ -2,6 +2,7 @@
 // once with the lowest slot that holds it. What depends on the row (window, causality) is left to the reader;
 // ascending, the keys before a position are a prefix, and indices that a longer sequence adds come last.
 #include "attention_call.cuh"
+#include "dependent_launch.cuh"
 
 namespace dsalt::cuda {
 namespace {
@@ -20,9 +21,7 @@ struct RawLists {
 __global__ void __launch_bounds__(threads)
     attention_lists_kernel(RawLists raw, std::int64_t sort_width, std::uint64_t* sorting, std::int32_t* index,
                            std::int32_t* slot, std::int32_t* count, int* zero) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");  // the next kernel may begin to start
-#endif
+  let_later_kernels_start();
   if (zero != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *zero = 0;
   const std::int64_t list = blockIdx.x, heads = raw.landmarks.shape[1], lists = raw.landmarks.shape[2],
                      slots = raw.landmarks.shape[3];
@@ -103,10 +102,6 @@ LandmarkLists::LandmarkLists(const Context& context, const char* operation, cons
       slot_(context, operation, lists_ * slots_),
       count_(context, operation, lists_),
       sorting_(context, operation, sort_width_ > shared_width ? lists_ * sort_width_ : 0) {}
-
-CleanLists LandmarkLists::prepare(const AttentionProblem& problem, const AttentionInputs& inputs) {
-  return prepare(problem, inputs, nullptr);
-}
 
 CleanLists LandmarkLists::prepare(const AttentionProblem& problem, const AttentionInputs& inputs, int* zero) {
   if (lists_ == 0) {

@@ -6,6 +6,7 @@
 // afresh for every list, since the ratio of the two deviations changes. How a block finds its lists is in
 // list_selection.cuh.
 #include "cuda_backend.hpp"
+#include "dependent_launch.cuh"
 #include "list_radix.cuh"
 #include "list_selection.cuh"
 #include "select_landmarks.cuh"
@@ -15,19 +16,6 @@ namespace {
 
 constexpr int prepare_threads = 128;
 
-// Programmatic dependent launch, where the device's own code is in the module: the lists' kernel is on its way while
-// the statistics are taken, and waits for them.
-__device__ inline void let_lists_start() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-__device__ inline void wait_for_statistics() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 /// A warp for each piece and kv head. Copies, which may be absent, have the rows of the originals.
 template <class T>
 __global__ __launch_bounds__(prepare_threads) void select_landmarks_prepare_kernel(SelectionLayout layout,
@@ -35,7 +23,7 @@ __global__ __launch_bounds__(prepare_threads) void select_landmarks_prepare_kern
                                                                                    EnergyView<T> x_copy,
                                                                                    EnergyView<T> v_copy,
                                                                                    CandidateStatistics* pieces) {
-  let_lists_start();
+  let_later_kernels_start();  // that of the lists is on its way while the statistics are taken
   const std::int64_t warp = (static_cast<std::int64_t>(blockIdx.x) * prepare_threads + threadIdx.x) / 32;
   const std::int64_t number = quotient(warp, layout.hkv), g = warp - number * layout.hkv;
   if (number >= layout.pieces) return;
@@ -80,7 +68,7 @@ __global__ __launch_bounds__(threads, 1024 / threads) void select_landmarks_kern
   Memory* const memory = dynamic_shared_memory<Memory>();
   const std::int64_t heads = layout.sequences * layout.hq, groups = ceil_div(layout.lists, lists_per_block);
   const int warp = threadIdx.x / 32;
-  wait_for_statistics();
+  wait_for_earlier_kernels();  // the statistics
   for (std::int64_t number = blockIdx.x; number < heads * groups; number += gridDim.x) {
     const std::int64_t late = quotient(number, heads), head = number - late * heads, b = quotient(head, layout.hq),
                        h = head - b * layout.hq, g = quotient(h, layout.group);

@@ -112,10 +112,11 @@ void run(const Context& context, const AttentionProblem& problem, const Attentio
 /// waits for more than memory, more warps side by side.
 template <int kHead, class Body>
 void for_stages(const AttentionProblem& problem, Body&& body) {
-  if (kHead == 128 || problem.mask == Mask::sparse)
+  constexpr int longest = kHead == 64 ? 4 : 3;
+  if (problem.mask == Mask::sparse)
     body(std::integral_constant<int, 3>());
   else
-    body(std::integral_constant < int, kHead == 64 ? 4 : 3 > ());
+    body(std::integral_constant<int, longest>());
 }
 
 template <class T, int kHead>

@@ -8,11 +8,12 @@
 // fixed order, where they are few the cluster that they form, else a second kernel.
 #pragma once
 
+#include "../dependent_launch.cuh"
+#include "../landmark_weights.cuh"
 #include "../mma.cuh"
 #include "../vectors.cuh"
 #include "cluster.cuh"
 #include "decode_call.cuh"
-#include "landmark_weights.cuh"
 #include "tma.cuh"
 
 namespace dsalt::cuda::hopper {

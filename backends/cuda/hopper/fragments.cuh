@@ -73,14 +73,21 @@ __device__ inline float softmax_factor(float old_maximum, float scale_log2, floa
   return exp2_fast(__fmul_rn(old_maximum, scale_log2) - offset);
 }
 
+/// Of two rows, the sums over the four lanes that share them.
+__device__ inline void add_lanes_of_row(float (&sum)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
+    sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
+  }
+}
+
 /// The running maximum and (this thread's part of the) sum of two rows.
 struct RunningSoftmax {
   float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 
   /// s becomes the unnormalised weights exp2(scale_log2 (s - maximum)); `factor`: what earlier sums must be scaled by.
-  /// `lazy`: a maximum that grows by less than 2^8 in weights (they fit into float16) is left as it is, so that the
-  /// factor is mostly 1. The first key always sets it: -inf - -inf is no small growth.
-  template <bool lazy = false, int count>
+  template <int count>
   __device__ void update(float (&s)[count], float scale_log2, float (&factor)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -89,8 +96,6 @@ struct RunningSoftmax {
       for (int n = 0; n < count / 4; ++n) top = fmaxf(top, fmaxf(s[4 * n + 2 * r], s[4 * n + 2 * r + 1]));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-      if constexpr (lazy)
-        if ((top - maximum[r]) * scale_log2 <= 8) top = maximum[r];
       float offset = softmax_offset(top, scale_log2);
       factor[r] = softmax_factor(maximum[r], scale_log2, offset);
       maximum[r] = top;
@@ -117,14 +122,7 @@ struct RunningSoftmax {
       sum[r] = sum[r] * factor[r] + total;
     }
   }
-  /// The sums over the four lanes of a row.
-  __device__ void finish() {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
-      sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
-    }
-  }
+  __device__ void finish() { add_lanes_of_row(sum); }
 };
 
 /// lse of a row from its maximum score (unscaled) and its sum of weights. A row without keys has sum 0; a NaN stays

@@ -11,10 +11,10 @@
 #pragma once
 
 #include "../attention_call.cuh"
+#include "../landmark_weights.cuh"
 #include "../mma.cuh"
 #include "../vectors.cuh"
 #include "dense_call.cuh"
-#include "landmark_weights.cuh"
 
 namespace dsalt::cuda::hopper {
 

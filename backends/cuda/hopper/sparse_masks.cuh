@@ -4,8 +4,8 @@
 
 #include "../attention_call.cuh"
 #include "../exp2.cuh"
+#include "../landmark_weights.cuh"
 #include "../reduce.cuh"
-#include "landmark_weights.cuh"
 
 namespace dsalt::cuda::hopper {
 

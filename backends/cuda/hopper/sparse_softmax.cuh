@@ -77,14 +77,7 @@ struct PairedSoftmax {
     for (int r = 0; r < 2; ++r) sum[r] += total[r][0] + total[r][1];
     return unusual;
   }
-  /// The sums over the four lanes of a row.
-  __device__ void finish() {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
-      sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
-    }
-  }
+  __device__ void finish() { add_lanes_of_row(sum); }
 
  private:
   static constexpr float far = 1024;

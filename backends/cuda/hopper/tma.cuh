@@ -123,11 +123,6 @@ __device__ inline void more_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 
-/// Programmatic dependent launch: a kernel launched with it starts while the one before it in the stream still runs.
-/// Until wait_for_earlier_kernels() returns it may touch nothing that an earlier kernel reads or writes.
-__device__ inline void wait_for_earlier_kernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ inline void let_later_kernels_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-
 /// Barriers of some threads of the block by number (1 to 15; 0 is __syncthreads): `threads` counts all that sync or
 /// arrive.
 __device__ inline void named_sync(int number, int threads) {

@@ -2,6 +2,7 @@
 // blocks_per_multiprocessor, shared_bytes, init_barriers() and run(thread).
 #pragma once
 
+#include "../dependent_launch.cuh"
 #include "../launch.cuh"
 #include "tma.cuh"
 

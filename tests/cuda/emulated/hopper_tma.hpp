@@ -59,8 +59,6 @@ template <int count>
 void fewer_registers() {}
 template <int count>
 void more_registers() {}
-inline void wait_for_earlier_kernels() {}
-inline void let_later_kernels_start() {}
 inline void named_sync(int number, int threads) { emulator::named_barrier(number, threads, true); }
 inline void named_arrive(int number, int threads) { emulator::named_barrier(number, threads, false); }
 
