@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "../launch.cuh"
+#include "decode_combine.cuh"
 #include "decode_forward.cuh"
 #include "dense_tensors.cuh"
 

@@ -9,11 +9,11 @@
 #pragma once
 
 #include "../dependent_launch.cuh"
-#include "../landmark_weights.cuh"
 #include "../mma.cuh"
 #include "../vectors.cuh"
 #include "cluster.cuh"
 #include "decode_call.cuh"
+#include "decode_landmarks.cuh"
 #include "tma.cuh"
 
 namespace dsalt::cuda::hopper {
@@ -30,19 +30,10 @@ struct Decode {
   static constexpr int ring_bytes = warps * stages * 2 * step_bytes;
   static_assert(ring_bytes >= (warps + 1) * rows * (kHead + 2) * 4, "partial sums take the place of keys");
 
-  /// What the landmarks' threads must know of a row.
-  struct RowOfLists {
-    RowMask mask;
-    int list;
-  };
-  struct Memory {
-    RowOfLists rows[Decode::rows];
-  };
-  /// Shared memory: the rings, Memory, then for each landmark key, bias, page of a paged cache and admitting rows.
-  static constexpr int memory_at = ring_bytes, entries_at = memory_at + (sizeof(Memory) + 15) / 16 * 16;
-  static std::size_t shared_bytes(int entries) {
-    return entries_at + static_cast<std::size_t>(entries) * (kPaged ? 14 : 10);
-  }
+  /// Shared memory: the rings, then the landmarks.
+  using Landmarks = DecodeLandmarks<T, rows, threads, kPaged>;
+  static std::size_t shared_bytes(int entries) { return ring_bytes + Landmarks::shared_bytes(entries); }
+
   const Parameters& p;
   unsigned char* shared;
   const int thread, warp, lane;
@@ -65,13 +56,7 @@ struct Decode {
         warp(static_cast<int>(threadIdx.x) / 32),
         lane(static_cast<int>(threadIdx.x) % 32) {}
 
-  __device__ Memory& memory() const { return *reinterpret_cast<Memory*>(shared + memory_at); }
-  __device__ int* entry_keys() const { return reinterpret_cast<int*>(shared + entries_at); }
-  __device__ float* entry_biases() const { return reinterpret_cast<float*>(entry_keys() + p.entries); }
-  __device__ int* entry_pages() const { return entry_keys() + 2 * p.entries; }
-  __device__ std::uint16_t* entry_rows() const {
-    return reinterpret_cast<std::uint16_t*>(entry_keys() + (kPaged ? 3 : 2) * p.entries);
-  }
+  __device__ Landmarks landmarks() const { return {p, shared + ring_bytes, thread, tile, lists}; }
   /// Of this warp: K, then V of a step.
   __device__ unsigned char* stage(int n) const { return shared + (warp * stages + n % stages) * 2 * step_bytes; }
   /// Piece c of row n of a step: rows of one piece lie in different banks.
@@ -89,7 +74,7 @@ struct Decode {
       extent.include(row);
     }
     if (warp == 0 && lane < rows)
-      memory().rows[lane] = {RowMask::of(row), present ? lists.list_of(p.call, row.query, row.head) : -1};
+      landmarks().rows()[lane] = {RowMask::of(row), present ? lists.list_of(p.call, row.query, row.head) : -1};
     extent.reduce();
     const RowMask own = RowMask::of(row);
     const RowEdge own_edge = RowEdge::of(row);
@@ -112,6 +97,10 @@ struct Decode {
     last_step = min(steps, first_step + each);
   }
 
+  /// The landmarks of this part.
+  __device__ int first_entry() const { return max(0, first_step - window_steps) * decode_step; }
+  __device__ int last_entry() const { return min(lists.entries, (last_step - window_steps) * decode_step); }
+
   __device__ void load_queries() {
     const int t = lane % 4;
 #pragma unroll
@@ -129,87 +118,6 @@ struct Decode {
     }
   }
 
-  /// The landmarks that a thread asks for before anything else is known: the first of its entries.
-  struct EarlyIndices {
-    static constexpr int count = 512 / threads;
-    int key[count], page[count];
-  };
-  __device__ EarlyIndices ask_for_landmarks() const {
-    EarlyIndices early{};
-#pragma unroll
-    for (int n = 0; n < EarlyIndices::count; ++n)
-      if (const int entry = thread + n * threads; entry < lists.entries) early.key[n] = raw_lists().index(entry);
-    return early;
-  }
-
-  /// Of a paged cache, where this part has landmarks: the pages that these are in.
-  __device__ void ask_for_pages(EarlyIndices& early) const {
-    if constexpr (kPaged) {
-      if (last_step <= max(first_step, window_steps)) return;
-#pragma unroll
-      for (int n = 0; n < EarlyIndices::count; ++n)
-        if (thread + n * threads < lists.entries) early.page[n] = page_of(early.key[n]);
-    }
-  }
-  __device__ int page_of(int key) const { return key >= 0 && key < tile.s.nk ? p.pages.place(tile.s.b, key).page : 0; }
-
-  /// Landmarks of this part, by the whole block: which rows admit an entry, and with which bias.
-  __device__ void prepare_landmarks(const EarlyIndices& early) {
-    const int first = max(0, first_step - window_steps) * decode_step;
-    const int last = min(lists.entries, (last_step - window_steps) * decode_step);
-    if (first >= last) return;  // the same for all threads
-    int* const keys = entry_keys();
-    const auto keep = [&](int entry, int key, int page) {
-      keys[entry] = key >= 0 && key < tile.s.nk ? key : no_key;
-      if constexpr (kPaged) entry_pages()[entry] = page;
-    };
-    // All of them: what comes before an entry in its list may repeat it.
-#pragma unroll
-    for (int n = 0; n < EarlyIndices::count; ++n)
-      if (const int entry = thread + n * threads; entry < lists.entries) keep(entry, early.key[n], early.page[n]);
-    for (int entry = thread + EarlyIndices::count * threads; entry < last; entry += threads) {
-      const int key = raw_lists().index(entry);
-      keep(entry, key, kPaged ? page_of(key) : 0);
-    }
-    __syncthreads();
-    const int slots = static_cast<int>(p.call.slots);
-    for (int entry = first + thread; entry < last; entry += threads) {
-      const int key = keys[entry], list = entry / slots, slot = entry - list * slots;
-      const float weight = key != no_key && p.call.weight.present() ? raw_lists().weight(entry) : 0;
-      bool repeated = key == no_key;
-      const int* const others = keys + entry - slot;
-      for (int start = 0; start < slot; start += 8)
-#pragma unroll
-        for (int n = start; n < start + 8; ++n) repeated |= n < slot && others[min(n, slot)] == key;
-      std::uint32_t admitted = 0;
-      if (!repeated)
-#pragma unroll 1
-        for (int n = 0; n < tile.rows; ++n) {
-          const RowOfLists& row = memory().rows[n];
-          const RowBounds bounds{row.mask.begin, row.mask.begin + row.mask.length, row.mask.newest};
-          if (row.list == list && bounds.admits(key, false)) admitted |= 1u << n;
-        }
-      entry_rows()[entry] = static_cast<std::uint16_t>(admitted);
-      entry_biases()[entry] = landmark_exponent(weight, p.scale_log2);
-    }
-  }
-
-  /// Entries of the lists as they came.
-  struct RawLists {
-    const Parameters& p;
-    const DecodeLists& lists;
-    std::int64_t b;
-
-    template <class View>
-    __device__ auto at(const View& view, int entry) const {
-      const int slots = static_cast<int>(p.call.slots), list = entry / slots, head = list / lists.lists;
-      return *view.at(b, lists.first_head + head, lists.first_list + (list - head * lists.lists), entry - list * slots);
-    }
-    __device__ int index(int entry) const { return at(p.landmarks, entry); }
-    __device__ float weight(int entry) const { return at(p.call.weight, entry); }
-  };
-  __device__ RawLists raw_lists() const { return {p, lists, tile.s.b}; }
-
   /// Of a paged cache: where the rows of a step of the window are, that of its first row or, where its keys may lie in
   /// several pages, of row lane % 16. Asks memory, so that it is called well before copy().
   __device__ CachePlace find(int step) const {
@@ -226,13 +134,13 @@ struct Decode {
       copy_rows(n, [&](int row) {
         if (step < window_steps) return in_window(first_key + row) ? first_key + row : -1;
         const int entry = first_entry + row;
-        return entry < lists.entries && entry_rows()[entry] != 0 ? entry_keys()[entry] : -1;
+        return landmarks().admitted_by(entry) != 0 ? landmarks().keys()[entry] : -1;
       });
     } else if (step >= window_steps) {
       copy_rows(n, [&](int row) {
         const int entry = first_entry + row;
-        if (entry >= lists.entries || entry_rows()[entry] == 0) return CachePlace{};
-        return CachePlace{entry_pages()[entry], p.pages.row_of(entry_keys()[entry])};
+        if (landmarks().admitted_by(entry) == 0) return CachePlace{};
+        return CachePlace{landmarks().pages()[entry], p.pages.row_of(landmarks().keys()[entry])};
       });
     } else if (p.pages.whole_steps) {
       copy_rows(n, [&](int row) {
@@ -294,9 +202,8 @@ struct Decode {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const int entry = first_entry + lane % 4 * 2 + n / 2 * 8 + n % 2;
-      const bool exists = entry < lists.entries;
-      const std::uint32_t admitted = exists ? entry_rows()[entry] : 0;
-      const float bias = exists ? entry_biases()[entry] : 0;
+      const std::uint32_t admitted = landmarks().admitted_by(entry);
+      const float bias = entry < lists.entries ? landmarks().biases()[entry] : 0;
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
         float& score = s[n / 2][2 * half + n % 2];
@@ -360,7 +267,7 @@ struct Decode {
     }
   }
 
-  __device__ void run_steps(const EarlyIndices& early) {
+  __device__ void run_steps(const typename Landmarks::Early& early) {
     const auto step_of = [&](int n) { return first_step + warp + n * warps; };
     constexpr int ahead = stages - 1;
     const int early_steps = min(last_step, window_steps);
@@ -377,8 +284,8 @@ struct Decode {
         copied = n + 1;
       }
     load_queries();
-    __syncthreads();  // memory().rows
-    prepare_landmarks(early);
+    __syncthreads();  // the rows of landmarks()
+    if (first_entry() < last_entry()) landmarks().prepare(early, first_entry(), last_entry());
     __syncthreads();
     for (; copied < ahead; ++copied) {
       if (step_of(copied) < last_step) copy(copied, step_of(copied), find(step_of(copied)));
@@ -429,9 +336,9 @@ struct Decode {
     k = rows_of_cache(p.call.k);
     v = rows_of_cache(p.call.v);
     lists = DecodeLists::of(p, tile);
-    EarlyIndices early = ask_for_landmarks();
+    typename Landmarks::Early early = landmarks().ask_for_keys();
     plan();
-    ask_for_pages(early);
+    if (kPaged && first_entry() < last_entry()) landmarks().ask_for_pages(early);
     run_steps(early);
     __syncthreads();  // nobody reads keys any more
     deposit();
@@ -478,38 +385,6 @@ __global__ __launch_bounds__(F::threads, F::blocks_per_multiprocessor) void deco
   wait_for_earlier_kernels();
   let_later_kernels_start();
   F(p, dynamic_shared_memory<unsigned char>()).run();
-#endif
-}
-
-inline constexpr int combine_threads = 128;
-
-/// One row of a tile from its parts: each thread takes 8 columns of every so many-th part.
-template <class F>
-__global__ __launch_bounds__(combine_threads) void decode_combine_kernel(const __grid_constant__
-                                                                         typename F::Parameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(DSALT_EMULATED)
-  constexpr int pieces = F::pieces, shares = combine_threads / pieces;
-  __shared__ float2 statistics[shares];
-  __shared__ float4 values[shares * pieces * 2];
-  wait_for_earlier_kernels();
-  let_later_kernels_start();
-  const unsigned unit = blockIdx.x / F::rows;
-  const int row = static_cast<int>(blockIdx.x % F::rows);
-  const DecodeTile tile = DecodeTile::at(p, unit);
-  if (row >= tile.rows) return;
-  const int piece = static_cast<int>(threadIdx.x) % pieces, share = static_cast<int>(threadIdx.x) / pieces;
-  DecodeSum total;
-  for (int part = share; part < p.parts; part += shares) {
-    const std::int64_t at = (static_cast<std::int64_t>(unit) * p.parts + part) * F::rows + row;
-    total.add(p.statistics[at], p.values + (at * pieces + piece) * 8);
-  }
-  if (piece == 0) statistics[share] = {total.maximum, total.sum};
-  total.keep(reinterpret_cast<float*>(values + threadIdx.x * 2));
-  __syncthreads();
-  if (share > 0) return;
-  for (int other = 1; other < shares; ++other)
-    total.add(statistics[other], reinterpret_cast<const float*>(values + (other * pieces + piece) * 2));
-  total.store(p, tile, row, piece * 8);
 #endif
 }
 
