@@ -142,6 +142,8 @@ struct DenseBackward {
   struct Consumer {
     DenseBackward& f;
     int thread, half, warp, lane, key_row;  // half: which 64 keys; key_row: of the tile, of this thread (and 8 below)
+    int steps = 0;
+    std::int64_t slot = 0;  // of the query tile whose dQ is still to come
     float dk[kHead / 2], dv[kHead / 2];
 
     __device__ Consumer(DenseBackward& backward, int number)
@@ -174,13 +176,25 @@ struct DenseBackward {
           const int shift = f.extent.nk - f.extent.nq;
           bool masked = f.first_key + keys > f.extent.nk || row0 + kQueries > f.extent.nq;
           if constexpr (kCausal) masked |= f.first_key + keys - 1 > row0 + shift;
-          masked ? step<true>(n, head, tile) : step<false>(n, head, tile);
+          if (n == 0)
+            step<true, true>(n, head, tile);
+          else
+            masked ? step<true>(n, head, tile) : step<false>(n, head, tile);
+          ++steps;
         });
+        float dq[32];
+        wait_for_other(steps - 1);
+        issue_dq(dq, steps - 1);
+        wgmma_wait<0>();
+        keep_in_registers(dq);
+        add_dq(dq);
       }
       store();
     }
 
-    template <bool masked>
+    /// dQ of a step, which needs the dS of both warpgroups, is left to the next one: so they need not go side by side,
+    /// and one multiplies while the other takes exponentials.
+    template <bool masked, bool first = false>
     __device__ void step(int n, int head, int tile) {
       const int stage = n % stages, parity = n / stages % 2, row0 = tile * kQueries;
       const int queries = f.extent.nq - row0;  // valid ones
@@ -239,27 +253,39 @@ struct DenseBackward {
           }
         }
 
-      unsigned char* shared_ds = f.ds_tile(n);
-      store_transposed<keys>(shared_ds, ds, half, warp, lane);
-      async_proxy_fence();
       issue_weighted_rows<T, kQueries, kHead>(dv, weights, f.do_tile(stage));
-      named_sync(1, consumers);  // both halves of dS are there; the one of two steps ago is no longer read
+      // The other warpgroup is done with the step before: its dS is there, and this place is no longer read.
+      if constexpr (!first) wait_for_other(n - 1);
+      store_transposed<keys>(f.ds_tile(n), ds, half, warp, lane);
+      async_proxy_fence();
       float dq[32];
-      issue_query_gradient<T, keys, query_boxes, boxes>(dq, shared_ds, f.k_tile(), half);
+      if constexpr (!first) issue_dq(dq, n - 1);
       issue_weighted_rows<T, kQueries, kHead>(dk, ds, f.q_tile(stage));
-      wgmma_wait<2>();
+      wgmma_wait<first ? 1 : 2>();
       keep_in_registers(dv);
       release(&f.barriers.do_empty[stage]);
-      wgmma_wait<1>();
-      keep_in_registers(dq);
-      add_dq(dq, head, tile);
+      if constexpr (!first) {
+        wgmma_wait<1>();
+        keep_in_registers(dq);
+        add_dq(dq);
+      }
       wgmma_wait<0>();
       keep_in_registers(dk);
       release(&f.barriers.q_empty[stage]);
+      named_arrive(step_done(half, n), consumers);
+      slot = f.p.slots.slot(f.p.call, kQueries, f.sequence, head, tile);
     }
 
-    __device__ void add_dq(const float (&dq)[32], int head, int tile) const {
-      const std::int64_t slot = f.p.slots.slot(f.p.call, kQueries, f.sequence, head, tile);
+    /// The number of the barrier for warpgroup `of`'s step n.
+    __device__ static int step_done(int of, int n) { return 3 + 2 * of + n % 2; }
+    __device__ void wait_for_other(int n) const { named_sync(step_done(half ^ 1, n), consumers); }
+
+    /// This warpgroup's part of dQ of step n.
+    __device__ void issue_dq(float (&dq)[32], int n) const {
+      issue_query_gradient<T, keys, query_boxes, boxes>(dq, f.ds_tile(n), f.k_tile(), half);
+    }
+    /// Adds it to the sums of `slot`.
+    __device__ void add_dq(const float (&dq)[32]) const {
       if constexpr (kOrdered) wait_for_turn(f.p.slots.turns + slot);
       add_query_gradient(f.p.slots.dq + slot * (kQueries * kHead), dq, half, thread);
       if constexpr (kOrdered) {
