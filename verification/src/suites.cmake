@@ -28,6 +28,9 @@ target_sources(dsalt_verification PRIVATE
   src/suites/causality.cpp
   src/suites/determinism.cpp
   src/suites/determinism_rows.cpp
+  src/suites/determinism_rows_attention.cpp
+  src/suites/determinism_rows_pieces.cpp
+  src/suites/determinism_rows_prefill.cpp
   src/suites/determinism_strides.cpp
   src/suites/equivalence.cpp
   src/suites/finite_difference.cpp

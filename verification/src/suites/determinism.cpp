@@ -3,7 +3,7 @@
 // failure. Backends with promises of a kind per direction are checked per direction.
 //
 //   repeats  the same call again, also on another instance     threads  1, 2, 3 and 7 threads
-//   batch, pack, padding, prefill             see determinism_rows.cpp
+//   batch, pack, padding, prefill             see determinism_rows*.cpp
 //   strides                                   see determinism_strides.cpp
 #include "suites/determinism.hpp"
 
