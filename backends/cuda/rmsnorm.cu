@@ -14,10 +14,11 @@
 namespace dsalt::cuda {
 namespace {
 
-// Threads of a block, and vectors that each of them holds: 1 in rows of up to 32, usually 4, and most_vectors in the
-// forward pass of long rows. Two blocks of most_threads leave them registers enough.
+// Threads of a block, and vectors that each of them holds: 1 in rows of up to 32, usually 4. In the forward pass, 2 in
+// rows that take several warps, as long as that many threads can hold them, and most_vectors in long ones. Two blocks
+// of most_threads leave them registers enough.
 constexpr int most_threads = 320, most_threads_backward = 512;
-constexpr int usual_vectors = 4, most_vectors = 16;
+constexpr int few_vectors = 2, usual_vectors = 4, most_vectors = 16;
 
 template <class T, class G, int vectors>
 __global__ void __launch_bounds__(most_threads, 2)
@@ -206,6 +207,8 @@ void forward(const Context& context, const RmsNormProblem& problem, const RmsNor
   };
   if (row_vectors <= 32)
     run(std::integral_constant<int, 1>{});
+  else if (row_vectors > 32 * usual_vectors && row_vectors <= most_threads * few_vectors)
+    run(std::integral_constant<int, few_vectors>{});
   else if (row_vectors <= most_threads * usual_vectors)
     run(std::integral_constant<int, usual_vectors>{});
   else

@@ -34,8 +34,9 @@ __device__ inline Vector<T, n> load_vector(const T* from) {
   return std::bit_cast<Vector<T, n>>(words);
 }
 
-/// A vector of 16 bytes that is read once, or zeros (no branch, so that many loads are under way at a time). It takes
-/// no place in the first-level cache, and the second one fetches 256 bytes. The kernel must not have written it.
+/// A vector of 16 bytes that is read once, or zeros (no branch, so that many loads are under way at a time). It is the
+/// first to leave the cache, like what store_streamed() leaves there: with different ranks, reads and writes of tensors
+/// larger than the cache are slower.
 template <int n, class T>
 __device__ inline Words<T, n> load_streamed(const T* from, bool some) {
   static_assert(sizeof(Words<T, n>) == 16);
@@ -45,7 +46,7 @@ __device__ inline Words<T, n> load_streamed(const T* from, bool some) {
   uint4 word{};
   asm volatile(
       "{.reg .pred some; setp.ne.u32 some, %5, 0;\n"
-      "@some ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];}"
+      "@some ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];}"
       : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w)
       : "l"(__cvta_generic_to_global(from)), "r"(static_cast<std::uint32_t>(some)));
   return {word};
