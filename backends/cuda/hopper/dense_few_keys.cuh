@@ -82,7 +82,7 @@ struct DenseFewKeys {
       w.row0 = tile * rows;
       w.tiles = (max(0, w.limit<kCausal>(min(rows, w.extent.nq - w.row0) - 1)) + keys - 1) / keys;
       const int limit[2] = {w.limit<kCausal>(row), w.limit<kCausal>(row + 8)}, unmasked = w.limit<kCausal>(0);
-      RunningSoftmax softmax;
+      PairedSoftmax softmax;
       float o[kHead / 2] = {};
       barrier_wait(&barriers.q_full[stage], (tile - first) / 2 % 2);
       for (int n = w.tiles - 1; n >= 0; --n) {
@@ -92,12 +92,13 @@ struct DenseFewKeys {
         wgmma_wait<0>();
         keep_in_registers(s);
         if ((n + 1) * keys > unmasked) mask_scores(s, n * keys, unmasked, limit, lane);
-        softmax.update(s, p.call.scale_log2, factor);
-        round_weights<T>(weights, s);
-        if (n < w.tiles - 1) {
+        if (n == w.tiles - 1) {
+          softmax.start(s, p.call.scale_log2);
+        } else if (softmax.update(s, p.call.scale_log2, factor)) {
 #pragma unroll
           for (int e = 0; e < kHead / 2; ++e) o[e] *= factor[e / 2 % 2];
         }
+        round_weights<T>(weights, s);
         issue_weighted_rows<T, keys, kHead>(o, weights, v_tile(n));
         wgmma_wait<0>();
         keep_in_registers(o);

@@ -109,7 +109,7 @@ struct DenseForward {
     float s[kKeys / 2];
     std::uint32_t weights[kKeys / 16][4];  // P, rounded: operand A of the second product
     float o[kHead / 2];
-    RunningSoftmax softmax;
+    PairedSoftmax softmax;
 
     __device__ Consumer(DenseForward& forward, int number)
         : f(forward),
@@ -138,7 +138,7 @@ struct DenseForward {
     }
 
     __device__ void run(const ForwardWork& w) {
-      softmax = RunningSoftmax{};
+      softmax = PairedSoftmax{};
 #pragma unroll
       for (int n = 0; n < kHead / 2; ++n) o[n] = 0;
       barrier_wait(&f.barriers.q_full, q_count % 2);
@@ -150,7 +150,6 @@ struct DenseForward {
       clear_tail(w);
       const int limit[2] = {w.limit<kCausal>(row), w.limit<kCausal>(row + 8)};
       const int unmasked = w.limit<kCausal>(64 * group);  // the warpgroup's first row sees the fewest keys
-      float factor[2];
       barrier_wait(&f.barriers.k_full[k_count % stages], k_count / stages % 2);
       issue_scores();
       wgmma_wait<0>();
@@ -158,7 +157,7 @@ struct DenseForward {
       release(&f.barriers.k_empty[k_count % stages]);
       ++k_count;
       mask_scores(s, (w.tiles - 1) * kKeys, unmasked, limit, lane);
-      softmax.update(s, f.p.call.scale_log2, factor);
+      softmax.start(s, f.p.call.scale_log2);
       round_weights<T>(weights, s);
 
       int tile = w.tiles - 2;
@@ -190,12 +189,13 @@ struct DenseForward {
       release(&f.barriers.k_empty[k_count % stages]);
       ++k_count;
       if constexpr (masked) mask_scores(s, tile * kKeys, unmasked, limit, lane);
-      softmax.update(s, f.p.call.scale_log2, factor);
+      const bool scaled = softmax.update(s, f.p.call.scale_log2, factor);
       wgmma_wait<0>();
       keep_in_registers(o);
       release(&f.barriers.v_empty[v_count % stages]);
       ++v_count;
       round_weights<T>(weights, s);
+      if (!scaled) return;
 #pragma unroll
       for (int n = 0; n < kHead / 2; ++n) o[n] *= factor[n / 2 % 2];
     }

@@ -99,7 +99,7 @@ struct DenseShort {
     DenseShort& f;
     int thread, split, lane, row;  // row: of the tile, and 8 below it
     float o[kHead / 2];
-    RunningSoftmax softmax;
+    PairedSoftmax softmax;
 
     __device__ Consumer(DenseShort& forward, int number)
         : f(forward),
@@ -120,27 +120,29 @@ struct DenseShort {
       const int limit[2] = {w.limit<kCausal>(row), w.limit<kCausal>(row + 8)}, unmasked = w.limit<kCausal>(0);
       float s[keys / 2], factor[2];
       std::uint32_t weights[keys / 16][4];
-      const auto weigh = [&] {
+      const auto mask = [&] {
         if ((tile + 1) * keys > unmasked) mask_scores(s, tile * keys, unmasked, limit, lane);
-        softmax.update(s, f.p.call.scale_log2, factor);
       };
       clear_tail(w, tile, number);
       issue_scores(s, number);
       wgmma_wait<0>();
       keep_in_registers(s);
-      weigh();
+      mask();
+      softmax.start(s, f.p.call.scale_log2);
       round_weights<T>(weights, s);
       while ((tile -= kSplits) >= part.first) {  // scores of this tile and values of the one before together
         issue_scores(s, number + kSplits);
         issue_values(weights, number);
         wgmma_wait<1>();
         keep_in_registers(s);
-        weigh();
+        mask();
+        const bool scaled = softmax.update(s, f.p.call.scale_log2, factor);
         wgmma_wait<0>();
         keep_in_registers(o);
         release(&f.barriers.empty[number % stages]);
         number += kSplits;
         round_weights<T>(weights, s);
+        if (!scaled) continue;
 #pragma unroll
         for (int n = 0; n < kHead / 2; ++n) o[n] *= factor[n / 2 % 2];
       }

@@ -2,9 +2,9 @@
 // masks, rounding, and storing rows of 16-bit elements in 16-byte pieces.
 #pragma once
 
-#include "../exp2.cuh"
 #include "../vectors.cuh"
 #include "dense_call.cuh"
+#include "softmax.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
 
@@ -63,74 +63,6 @@ __device__ inline void mask_scores(float (&s)[count], int first_key, int unmaske
   }
 }
 
-/// maximum * scale_log2, rounded: what the exponents of a row are relative to. Always this one product, never part of a
-/// fused one: an old offset minus an equal new one must be exactly 0.
-__device__ inline float softmax_offset(float maximum, float scale_log2) {
-  return maximum == -INFINITY ? 0 : __fmul_rn(maximum, scale_log2);  // no key so far: all weights 0
-}
-/// What sums relative to `old_maximum` must be scaled by to be relative to `offset`.
-__device__ inline float softmax_factor(float old_maximum, float scale_log2, float offset) {
-  return exp2_fast(__fmul_rn(old_maximum, scale_log2) - offset);
-}
-
-/// Of two rows, the sums over the four lanes that share them.
-__device__ inline void add_lanes_of_row(float (&sum)[2]) {
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
-    sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
-  }
-}
-
-/// The running maximum and (this thread's part of the) sum of two rows.
-struct RunningSoftmax {
-  float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-
-  /// s becomes the unnormalised weights exp2(scale_log2 (s - maximum)); `factor`: what earlier sums must be scaled by.
-  template <int count>
-  __device__ void update(float (&s)[count], float scale_log2, float (&factor)[2]) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float top = maximum[r];
-#pragma unroll
-      for (int n = 0; n < count / 4; ++n) top = fmaxf(top, fmaxf(s[4 * n + 2 * r], s[4 * n + 2 * r + 1]));
-      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-      float offset = softmax_offset(top, scale_log2);
-      factor[r] = softmax_factor(maximum[r], scale_log2, offset);
-      maximum[r] = top;
-      // The fused product below is off by the offset's rounding. In rows where that could be seen in a rounded weight,
-      // the maximum is taken off first; the other rows of the warp keep their bits.
-      const bool far = fabsf(offset) > 1024;
-      if (__any_sync(0xffffffffu, far)) {
-        const float shift = far ? top : 0;
-#pragma unroll
-        for (int n = 0; n < count / 4; ++n)
-#pragma unroll
-          for (int half = 0; half < 2; ++half) s[4 * n + 2 * r + half] -= shift;
-        offset = far ? 0 : offset;
-      }
-      float total = 0;
-#pragma unroll
-      for (int n = 0; n < count / 4; ++n)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float& value = s[4 * n + 2 * r + half];
-          value = exp2_fast(fmaf(value, scale_log2, -offset));
-          total += value;
-        }
-      sum[r] = sum[r] * factor[r] + total;
-    }
-  }
-  __device__ void finish() { add_lanes_of_row(sum); }
-};
-
-/// lse of a row from its maximum score (unscaled) and its sum of weights. A row without keys has sum 0; a NaN stays
-/// one.
-__device__ inline float log_sum(float maximum, float sum, float scale_log2) {
-  return sum == 0 ? -INFINITY : (__fmul_rn(maximum, scale_log2) + log2f(sum)) * 0.693147180559945f;
-}
-
 /// a[n] of lane t of four becomes a[t] of lane n.
 __device__ inline void transpose_quad(std::uint32_t (&a)[4], int lane) {
 #pragma unroll
@@ -166,7 +98,7 @@ __device__ inline void store_row(T* to, bool inside, const float (&d)[count], in
 /// Divides by the sums and stores the thread's two rows of out and lse.
 template <class Parameters, int count>
 __device__ inline void store_tile(const Parameters& p, const ForwardWork& w, const float (&o)[count],
-                                  const RunningSoftmax& softmax, int row, int lane) {
+                                  const PairedSoftmax& softmax, int row, int lane) {
   const int first = w.row0 + row;
   const std::int64_t at = w.extent.q_start + first;
   auto* out = p.out.at(w.tile.sequence, w.tile.head, at);

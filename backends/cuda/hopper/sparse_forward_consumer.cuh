@@ -3,8 +3,8 @@
 
 #include "dense_call.cuh"
 #include "fragments.cuh"
+#include "softmax.cuh"
 #include "sparse_masks.cuh"
-#include "sparse_softmax.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
 
