@@ -172,10 +172,11 @@ BOOST_AUTO_TEST_CASE(executed_pairs_of_hopper_by_hand) {
   BOOST_TEST(executed_hopper("1,1,65,64,0", forward) == 64 * 64 * 2);  // 64 of the last 64 rows do not exist but one
   BOOST_TEST(executed_hopper("2,3,65,64,0", forward) == 6 * 64 * 64 * 2);
   BOOST_TEST(executed_hopper("1,1,256,128,0", forward) == 64 * 64 * 4);
-  // Landmarks: every warpgroup of a tile takes the tile's blocks. Lists of 64 rows: none, one, one block.
-  BOOST_TEST(executed_hopper("1,1,192,64,0,8", forward, 64) == 3 * 64 * 64 + 192 * 64 * 2);
-  BOOST_TEST(executed_hopper("1,1,256,128,0,8", forward, 128) == 4 * 64 * 64 + 2 * 192 * 64);
-  BOOST_TEST(executed_hopper("1,1,192,64,0,65", forward) == 3 * 64 * 64 + 192 * 64 * 2);
+  // Landmarks: 32 at a time. Lists of 64 rows; of 128; one for all, of which 22, 43 and 65 lie before the last row
+  // of 64.
+  BOOST_TEST(executed_hopper("1,1,192,64,0,8", forward, 64) == 3 * 64 * 64 + 64 * 32 * 2);
+  BOOST_TEST(executed_hopper("1,1,256,128,0,8", forward, 128) == 4 * 64 * 64 + 2 * 64 * 32);
+  BOOST_TEST(executed_hopper("1,1,192,64,0,65", forward) == 3 * 64 * 64 + 64 * (32 + 64 + 96));
   // Backward: 128 keys, each 64 of them for themselves, by 128 rows (D = 64) or 64 (D = 128).
   BOOST_TEST(executed_hopper("1,1,256,64,0", backward) == 2 * 128 * 128);
   BOOST_TEST(executed_hopper("1,1,256,64,1", backward) == (2 + 3) * 64 * 128);

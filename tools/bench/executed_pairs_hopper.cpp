@@ -1,9 +1,9 @@
 // Pairs that the cuda backend's Hopper kernels execute. THE RULE IS HERE AND NOWHERE ELSE: it mirrors the tiling of
 // backends/cuda/hopper/{sparse,dense}_*.cu* and changes with it (tests/cuda/emulated counts what the kernels multiply).
 //
-//   1. Forward, sparse: a tile is 192 rows of a query head, 64 for each warpgroup. A warpgroup executes every key tile
-//      of 64 keys that the range of some row of its 64 touches, from the first to the last, and every block of 64
-//      entries of every list that its tile reads and that starts at or before the tile's last position.
+//   1. Forward, sparse: a warpgroup has 64 rows of a query head. It executes every key tile of 64 keys that the range
+//      of some of its rows touches, from the first to the last, and of every list that some of them read the entries
+//      up to the last that one of them admits, 32 at a time.
 //   2. Forward, dense: a tile is 192 rows (D = 128: 128), in one piece, by the tiles of 128 keys up to the last that
 //      its last row sees. Not in deterministic mode: calls of at most 128 keys, and those whose tiles would leave a
 //      tenth of the multiprocessors idle, have tiles of 64 rows by 64 keys instead; D = 64 has tiles of 128 rows where
@@ -75,19 +75,24 @@ class Lists {
 
 /// Rule 1, for one query head.
 std::int64_t sparse_forward(const MaskView& head, const AttentionInputs& inputs) {
-  constexpr std::int64_t tile_keys = 64, rows = 192;
+  constexpr std::int64_t tile_keys = 64, rows = 64;
   std::int64_t pairs = 0;
   Lists lists(head, inputs);
-  for (std::int64_t row0 = 0; row0 < head.rows(); row0 += rows) {
-    for (std::int64_t first = row0; first < row0 + rows; first += 64) {
-      const KeyRange range = united_range(head, first, first + 64);
-      pairs += 64 * tile_keys * (tiles_for(range.end, tile_keys) - range.begin / tile_keys);
-    }
+  for (std::int64_t first = 0; first < head.rows(); first += rows) {
+    const std::int64_t end = std::min(first + rows, head.rows());
+    const KeyRange range = united_range(head, first, end);
+    pairs += rows * tile_keys * (tiles_for(range.end, tile_keys) - range.begin / tile_keys);
     if (lists.count() == 0) continue;
-    const std::int64_t last_row = std::min(row0 + rows, head.rows()) - 1;
-    const std::int64_t newest = std::min(head.position(last_row), head.keys() - 1);
-    for (std::int64_t t = head.list_of(row0); t <= std::min(head.list_of(last_row), lists.count() - 1); ++t)
-      pairs += rows * 64 * tiles_for(count_below(lists[t], newest + 1), 64);
+    for (std::int64_t t = head.list_of(first); t <= std::min(head.list_of(end - 1), lists.count() - 1); ++t) {
+      std::int64_t admitted = 0;  // entries, the first ones: windows end with the newest key
+      for (std::int64_t i = first; i < end; ++i) {
+        if (head.list_of(i) != t) continue;
+        const KeyRange window = head.range(i);
+        const std::int64_t newest = std::min(head.position(i), head.keys() - 1);
+        admitted = std::max(admitted, count_below(lists[t], window.begin < window.end ? window.begin : newest + 1));
+      }
+      pairs += rows * 32 * tiles_for(admitted, 32);
+    }
   }
   return pairs;
 }

@@ -26,17 +26,43 @@ __device__ inline void issue_k_major(float (&d)[count], const unsigned char* a_t
   wgmma_commit();
 }
 
-/// d [64, columns] += A B, A from registers, B a tile of `summed` rows.
+/// The descriptor of a tile that is the same for all lanes. The compiler does not see that where stages are counted,
+/// and would move each word of each advanced descriptor to the registers where products look for it.
+__device__ inline std::uint64_t uniform_descriptor(const unsigned char* tile, std::uint32_t box_bytes = 16) {
+  const std::uint64_t descriptor = tile_descriptor(tile, box_bytes);
+  return (descriptor >> 32 << 32) | __shfl_sync(0xffffffffu, static_cast<std::uint32_t>(descriptor), 0);
+}
+
+/// d [64, columns] = A B^T as above, of a `d` that holds nothing until then. By descriptors.
+template <class T, int elements, int columns, int a_rows, int b_rows>
+__device__ inline void issue_new_k_major(float (&d)[columns / 2], std::uint64_t a, std::uint64_t b) {
+  wgmma_fence();
+  Wgmma<columns>::template overwrite_shared_shared<T, Major::k, Major::k>(d, a, b);
+#pragma unroll
+  for (int step = 1; step < elements / 16; ++step) {
+    const std::uint32_t box = step / 4, inside = step % 4 * 32;
+    Wgmma<columns>::template shared_shared<T, Major::k, Major::k>(d, advance(a, box * a_rows * 128 + inside),
+                                                                  advance(b, box * b_rows * 128 + inside), true);
+  }
+  wgmma_commit();
+}
+
+/// d [64, columns] += A B, A from registers, B the first `summed` rows of the tile that `b` describes.
 template <class T, int summed, int columns>
 __device__ inline void issue_weighted_rows(float (&d)[columns / 2], const std::uint32_t (&a)[summed / 16][4],
-                                           const unsigned char* tile) {
-  const std::uint64_t b = tile_descriptor(tile, summed * 128);
+                                           std::uint64_t b) {
   keep_in_registers(d);
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < summed / 16; ++step)
     Wgmma<columns>::template register_shared<T, Major::mn>(d, a[step], advance(b, step * 2048), true);
   wgmma_commit();
+}
+/// The same of a tile of `summed` rows.
+template <class T, int summed, int columns>
+__device__ inline void issue_weighted_rows(float (&d)[columns / 2], const std::uint32_t (&a)[summed / 16][4],
+                                           const unsigned char* tile) {
+  issue_weighted_rows<T, summed, columns>(d, a, tile_descriptor(tile, summed * 128));
 }
 
 /// P of one product, ready to be operand A of the next.

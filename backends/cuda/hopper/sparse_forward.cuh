@@ -175,7 +175,8 @@ struct SparseForward {
   template <class Body>
   __device__ void for_plans(int lane, Body&& body) const {
     for (int n = 0;; ++n) {
-      barrier_wait(&barriers.plan_full[n % plan_stages], n / plan_stages % 2);
+      Barrier* const full = &barriers.plan_full[n % plan_stages];
+      lane >= 0 ? barrier_wait(full, n / plan_stages % 2) : barrier_wait_asleep(full, n / plan_stages % 2);
       const Plan& now = plan(n);
       if (!now.work.exists()) return;
       body(now);
@@ -200,31 +201,40 @@ struct SparseForward {
           tma_load(to + box * keys * 128, &map, full, 64 * box, w.extent.k_start + tile * keys, kv_head, sequence);
       };
       const auto load_k = [&](int tile) {
-        barrier_wait(&barriers.k_empty[k_count % stages], k_count / stages % 2 ^ 1);
+        barrier_wait_asleep(&barriers.k_empty[k_count % stages], k_count / stages % 2 ^ 1);
         load(p.k, k_tile(k_count % stages), &barriers.k_full[k_count % stages], tile);
         ++k_count;
       };
       const auto load_v = [&](int tile) {
-        barrier_wait(&barriers.v_empty[v_count % stages], v_count / stages % 2 ^ 1);
+        barrier_wait_asleep(&barriers.v_empty[v_count % stages], v_count / stages % 2 ^ 1);
         load(p.v, v_tile(v_count % stages), &barriers.v_full[v_count % stages], tile);
         ++v_count;
       };
-      // The first keys have a free place before the queries have: these are in use until the tile before is done.
-      if (last > first) load_k(last - 1);
+      // Queries of 64 rows have a free place when these rows are done with the last keys of the tile before. The
+      // warpgroups are one after the other, the last rows first; so their queries come one after the other too, as
+      // early as no keys have to wait for them.
+      int group = groups;
       const int q_stage = q_count % q_stages;
-      for (int group = 0; group < groups; ++group) {
+      const auto load_q = [&] {
+        if (group == 0) return;
+        --group;
         Barrier* full = &barriers.q_full[q_stage][group];
-        barrier_wait(&barriers.q_empty[q_stage][group], q_count / q_stages % 2 ^ 1);
+        barrier_wait_asleep(&barriers.q_empty[q_stage][group], q_count / q_stages % 2 ^ 1);
         barrier_expect(full, 64 * kHead * 2);
         for (int box = 0; box < boxes; ++box)
           tma_load(q_tile(q_stage, group) + box * 64 * 128, &p.q, full, 64 * box,
                    w.extent.q_start + w.row0 + 64 * group, w.tile.head, sequence);
-      }
-      ++q_count;
+      };
+      static_assert(stages >= groups);  // keys that come before some queries have places of their own
+      if (last > first) load_k(last - 1);
+      load_q();
       for (int tile = last - 1; tile >= first; --tile) {
         if (tile > first) load_k(tile - 1);
         load_v(tile);
+        load_q();
       }
+      while (group > 0) load_q();
+      ++q_count;
     });
   }
 
@@ -237,7 +247,6 @@ struct SparseForward {
     } else {
       more_registers<registers>();
       SparseForwardConsumer<SparseForward> consumer(*this, thread);
-      if (consumer.group == groups - 1) named_arrive(1, 256);  // the first group has the first turn
       for_plans(consumer.lane, [&](const Plan& now) { consumer.run(now); });
     }
   }

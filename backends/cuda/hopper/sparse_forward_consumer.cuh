@@ -35,9 +35,9 @@ struct SparseForwardConsumer {
   int thread, group, lane, row;
   Ring<F::q_stages> q_place;
   Ring<F::landmark_stages> block_place;
-  Place place;  // of the next keys and values, which arrive in step
-  float s[keys / 2], o[kHead / 2];
-  std::uint32_t weights[keys / 16][4];
+  Place place;            // of the next keys and values, which arrive in step
+  std::uint64_t queries;  // their descriptor
+  float o[kHead / 2];
   PairedSoftmax softmax;
   RowMask mask[2];
   const RowEdge* edges = nullptr;
@@ -50,26 +50,17 @@ struct SparseForwardConsumer {
         row(64 * (number / 128) + 16 * (number / 32 % 4) + number % 32 / 4) {}
 
   __device__ void release(Barrier* barrier) const { release_by_warp(barrier, lane); }
-  __device__ void take_turn() const { named_sync(1 + group, 256); }
-  __device__ void pass_turn() const { named_arrive(1 + (group + 1) % groups, 256); }
+  static __device__ std::uint64_t values_at(const unsigned char* tile) { return uniform_descriptor(tile, keys * 128); }
 
   /// Scores of a tile of keys.
-  __device__ void issue_scores(Place at) {
+  __device__ void issue_scores(float (&s)[keys / 2], Place at) {
+    const std::uint64_t k = uniform_descriptor(f.k_tile(at.stage));
     barrier_wait(&f.barriers.k_full[at.stage], at.parity);
-    take_turn();
-    issue_k_major<T, kHead, keys, 64, keys>(s, f.q_tile(q_place.stage, group), f.k_tile(at.stage));
+    issue_new_k_major<T, kHead, keys, 64, keys>(s, queries, k);
   }
-  __device__ void issue_values(Place at) {
+  __device__ void issue_values(const std::uint32_t (&weights)[keys / 16][4], Place at, std::uint64_t v) {
     barrier_wait(&f.barriers.v_full[at.stage], at.parity);
-    issue_weighted_rows<T, keys, kHead>(o, weights, f.v_tile(at.stage));
-  }
-  __device__ void issue_landmark_scores() {
-    barrier_wait(&f.barriers.landmarks_full[block_place.stage], block_place.parity);
-    issue_k_major<T, kHead, landmarks_of_block, 64, landmarks_of_block>(s, f.q_tile(q_place.stage, group),
-                                                                        f.landmark_keys(block_place.stage));
-  }
-  __device__ void issue_landmark_values() {
-    issue_weighted_rows<T, landmarks_of_block, kHead>(o, weights, f.landmark_values(block_place.stage));
+    issue_weighted_rows<T, keys, kHead>(o, weights, v);
   }
   __device__ void scale_sums(const float (&factor)[2]) {
 #pragma unroll
@@ -81,6 +72,7 @@ struct SparseForwardConsumer {
 #pragma unroll
     for (int n = 0; n < kHead / 2; ++n) o[n] = 0;
     barrier_wait(&f.barriers.q_full[q_place.stage][group], q_place.parity);
+    queries = uniform_descriptor(f.q_tile(q_place.stage, group));
     mask[0] = plan.row[row];
     mask[1] = plan.row[row + 8];
     if constexpr (F::soft) edges = plan.edge + row;
@@ -96,26 +88,28 @@ struct SparseForwardConsumer {
     int tile = last - 1;
     for (; tile >= end; --tile) skip();
     if (any) {
-      first_tile(tile);
+      float s[keys / 2];
+      std::uint32_t weights[keys / 16][4];
+      first_tile(tile, s, weights);
       for (--tile; tile >= begin; --tile) {
         if (tile * keys >= whole_begin && (tile + 1) * keys <= whole_end)
-          step<false>(tile);
+          step<false>(tile, s, weights);
         else
-          step<true>(tile);
+          step<true>(tile, s, weights);
       }
       release(&f.barriers.q_empty[q_place.stage][group]);
-      issue_values(place);
+      issue_values(weights, place, values_at(f.v_tile(place.stage)));
       wgmma_wait<0>();
       keep_in_registers(o);
       release(&f.barriers.v_empty[place.stage]);
       place = place.next();
-      for (; tile >= first; --tile) skip();
     } else {
       release(&f.barriers.q_empty[q_place.stage][group]);
     }
     q_place = q_place.next();
     softmax.finish();
     store(plan.work);
+    for (; tile >= first; --tile) skip();
   }
 
   /// out and lse. A warp's 16 rows of out pass through shared memory, so that they leave in whole lines.
@@ -168,37 +162,46 @@ struct SparseForwardConsumer {
   }
 
   __device__ void landmarks() {
-    float factor[2];
-    issue_landmark_scores();
+    barrier_wait(&f.barriers.landmarks_full[block_place.stage], block_place.parity);
+    const int width = uniform(f.names(block_place.stage).width[group]);
+    if (width > 32)
+      first_landmarks<64>();
+    else if (width > 0)
+      first_landmarks<32>();
+    release(&f.barriers.landmarks_empty[block_place.stage]);
+    block_place = block_place.next();
+  }
+  /// The first `count` of a block.
+  template <int count>
+  __device__ void first_landmarks() {
+    float s[count / 2], factor[2];
+    std::uint32_t weights[count / 16][4];
+    issue_new_k_major<T, kHead, count, 64, landmarks_of_block>(s, queries,
+                                                               uniform_descriptor(f.landmark_keys(block_place.stage)));
     wgmma_wait<0>();
     keep_in_registers(s);
     mask_landmarks(s, f.names(block_place.stage), row, lane, f.p.sparse.weight.present());
     const bool scaled = softmax.update(s, f.p.call.scale_log2, factor);
     round_weights<T>(weights, s);
     if (scaled) scale_sums(factor);
-    issue_landmark_values();
+    issue_weighted_rows<T, count, kHead>(o, weights, values_at(f.landmark_values(block_place.stage)));
     wgmma_wait<0>();
     keep_in_registers(o);
-    release(&f.barriers.landmarks_empty[block_place.stage]);
-    block_place = block_place.next();
   }
 
-  template <bool masked>
-  __device__ bool weigh(int tile, float (&factor)[2]) {
-    if constexpr (masked) {
-      mask_window(s, tile * keys, mask, lane);
-      if constexpr (F::soft) add_soft_edge(s, tile * keys, edges, lane, f.p.sparse, f.p.inverse_scale);
-    }
-    return softmax.update(s, f.p.call.scale_log2, factor);
+  /// By the window and its soft edge.
+  __device__ void mask_scores(float (&s)[keys / 2], int tile) const {
+    mask_window(s, tile * keys, mask, lane);
+    if constexpr (F::soft) add_soft_edge(s, tile * keys, edges, lane, f.p.sparse, f.p.inverse_scale);
   }
-  __device__ void first_tile(int tile) {
+  __device__ void first_tile(int tile, float (&s)[keys / 2], std::uint32_t (&weights)[keys / 16][4]) {
     float factor[2];
-    issue_scores(place);
-    pass_turn();
+    issue_scores(s, place);
     wgmma_wait<0>();
     keep_in_registers(s);
     release(&f.barriers.k_empty[place.stage]);
-    const bool scaled = weigh<true>(tile, factor);
+    mask_scores(s, tile);
+    const bool scaled = softmax.update(s, f.p.call.scale_log2, factor);
     round_weights<T>(weights, s);
     if (scaled) scale_sums(factor);
   }
@@ -206,8 +209,6 @@ struct SparseForwardConsumer {
   /// for the tile before.
   __device__ void skip() {
     const auto [stage, parity] = place;
-    take_turn();
-    pass_turn();
     barrier_wait(&f.barriers.k_full[stage], parity);
     release(&f.barriers.k_empty[stage]);
     barrier_wait(&f.barriers.v_full[stage], parity);
@@ -217,21 +218,36 @@ struct SparseForwardConsumer {
 
   /// Scores of `tile` and values of the tile before it (in the order of execution) together.
   template <bool masked>
-  __device__ void step(int tile) {
+  __device__ void step(int tile, float (&s)[keys / 2], std::uint32_t (&weights)[keys / 16][4]) {
     const Place before = place, now = place.next();
     float factor[2];
-    issue_scores(now);
-    issue_values(before);
-    pass_turn();
+    const std::uint64_t v = values_at(f.v_tile(before.stage));
+    issue_scores(s, now);
+    issue_values(weights, before, v);
     wgmma_wait<1>();
     keep_in_registers(s);
     release(&f.barriers.k_empty[now.stage]);
-    const bool scaled = weigh<masked>(tile, factor);
-    wgmma_wait<0>();
-    keep_in_registers(o);
-    release(&f.barriers.v_empty[before.stage]);
+    if constexpr (masked) mask_scores(s, tile);
+    bool scaled = false;
+    if constexpr (kHead == 64) {  // D = 128 has no registers for scores beside weights
+      float e[keys / 2];
+      if (!softmax.update_if_usual(e, s, f.p.call.scale_log2)) {
+        scaled = softmax.update(s, f.p.call.scale_log2, factor);
+#pragma unroll
+        for (int n = 0; n < keys / 2; ++n) e[n] = s[n];
+      }
+      wgmma_wait<0>();
+      keep_in_registers(o);
+      release(&f.barriers.v_empty[before.stage]);
+      round_weights<T>(weights, e);
+    } else {
+      scaled = softmax.update(s, f.p.call.scale_log2, factor);
+      wgmma_wait<0>();
+      keep_in_registers(o);
+      release(&f.barriers.v_empty[before.stage]);
+      round_weights<T>(weights, s);
+    }
     place = now;
-    round_weights<T>(weights, s);
     if (scaled) scale_sums(factor);
   }
 };

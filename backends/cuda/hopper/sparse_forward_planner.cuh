@@ -40,7 +40,7 @@ struct SparseForwardPlanner {
     if (thread == 0) find_next(static_cast<int>(blockIdx.x));
     for (int n = 0;; ++n) {
       Barrier* full = &f.barriers.plan_full[n % plan_stages];
-      barrier_wait(&f.barriers.plan_empty[n % plan_stages], n / plan_stages % 2 ^ 1);
+      barrier_wait_asleep(&f.barriers.plan_empty[n % plan_stages], n / plan_stages % 2 ^ 1);
       Plan& plan = f.plan(n);
       named_sync(9, planners);
       const ForwardWork w = f.planner_state().next;
@@ -121,7 +121,7 @@ struct SparseForwardPlanner {
   /// Brings 64 landmarks of a list, unless they are there, and says which rows admit them.
   __device__ void gather(const Plan& plan, const SequenceRows& s, const ForwardWork& w, const LandmarkBlock& block) {
     const int stage = block_count % F::landmark_stages;
-    barrier_wait(&f.barriers.landmarks_empty[stage], block_count / F::landmark_stages % 2 ^ 1);
+    barrier_wait_asleep(&f.barriers.landmarks_empty[stage], block_count / F::landmark_stages % 2 ^ 1);
     ++block_count;
     const int kv_head = f.p.call.by_group.quotient(w.tile.head);
     const std::int32_t* wanted = block.index + block.start;
@@ -135,12 +135,18 @@ struct SparseForwardPlanner {
       }
     }
     LandmarkNames<rows>& names = f.names(stage);
+    std::uint64_t by_some_row = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int n = 64 * group + 32 * half + lane, query = w.row0 + n;
       const bool reads_list = query >= block.first_query && query < block.last_query;
-      names.admitted[n] = reads_list ? names.admitted_by(plan.row[n], call.bidirectional) : 0;
+      const std::uint64_t admitted = reads_list ? names.admitted_by(plan.row[n], call.bidirectional) : 0;
+      names.admitted[n] = admitted;
+      by_some_row |= admitted;
     }
+    const bool any = __any_sync(0xffffffffu, by_some_row != 0),
+               beyond = __any_sync(0xffffffffu, by_some_row >> 32 != 0);
+    if (lane == 0) names.width[group] = beyond ? 64 : any ? 32 : 0;
     copy_async_wait<0>();
     async_proxy_fence();
     release_by_warp(&f.barriers.landmarks_full[stage], lane);

@@ -150,6 +150,7 @@ struct LandmarkNames {
   std::uint64_t admitted[rows];    // by each row of the tile: bit n for landmark n
   int key[landmarks_of_block];     // no_key at the end: nothing
   float bias[landmarks_of_block];  // added to scores before these are scaled
+  int width[rows / 64];            // what 64 rows need of the block: its first 64 landmarks, 32 or none
 
   /// How many keys are below `bound`.
   __device__ int below(int bound) const {
@@ -221,12 +222,12 @@ __device__ inline void add_soft_edge(float (&s)[count], int first_key, const Row
 }
 
 /// `row`: the thread's first, of the tile.
-template <int rows>
-__device__ inline void mask_landmarks(float (&s)[32], const LandmarkNames<rows>& names, int row, int lane,
+template <int rows, int count>
+__device__ inline void mask_landmarks(float (&s)[count], const LandmarkNames<rows>& names, int row, int lane,
                                       bool weighted) {
   if (weighted) {
 #pragma unroll
-    for (int c = 0; c < 8; ++c) {
+    for (int c = 0; c < count / 4; ++c) {
       const float2 bias = *reinterpret_cast<const float2*>(names.bias + 8 * c + lane % 4 * 2);
 #pragma unroll
       for (int n = 0; n < 4; ++n) s[4 * c + n] += n % 2 ? bias.y : bias.x;
@@ -236,7 +237,7 @@ __device__ inline void mask_landmarks(float (&s)[32], const LandmarkNames<rows>&
   for (int r = 0; r < 2; ++r) {
     const std::uint64_t bits = names.admitted[row + 8 * r] >> lane % 4 * 2;
 #pragma unroll
-    for (int n = 0; n < 16; ++n) {
+    for (int n = 0; n < count / 2; ++n) {
       float& value = s[n / 2 * 4 + 2 * r + n % 2];
       value = bits >> (n / 2 * 8 + n % 2) & 1 ? value : -INFINITY;
     }

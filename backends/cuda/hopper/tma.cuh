@@ -56,6 +56,20 @@ __device__ inline void barrier_wait(Barrier* barrier, std::uint32_t parity) {
       : "memory");
 }
 
+/// The same where the wait is long: the thread sleeps until then and leaves its scheduler to others.
+__device__ inline void barrier_wait_asleep(Barrier* barrier, std::uint32_t parity) {
+  constexpr std::uint32_t longest_nanoseconds = 10'000'000;
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, %2;\n"
+      "@done bra ready;\n"
+      "bra again;\n"
+      "ready:\n}" ::"r"(shared_address(barrier)),
+      "r"(parity), "r"(longest_nanoseconds)
+      : "memory");
+}
+
 /// Copies one box to shared memory; the barrier is told of its full size also where the box leaves the tensor (there it
 /// is filled with zeros). Coordinates in elements, innermost first.
 __device__ inline void tma_load(void* shared, const CUtensorMap* map, Barrier* barrier, int column, int row, int head,

@@ -32,6 +32,7 @@ inline void barrier_init_fence() {}
 inline void barrier_arrive(Barrier* barrier) { emulator::barrier_arrive(barrier, 0); }
 inline void barrier_expect(Barrier* barrier, std::uint32_t bytes) { emulator::barrier_arrive(barrier, bytes); }
 inline void barrier_wait(Barrier* barrier, std::uint32_t parity) { emulator::barrier_wait(barrier, parity); }
+inline void barrier_wait_asleep(Barrier* barrier, std::uint32_t parity) { emulator::barrier_wait(barrier, parity); }
 inline void tma_load(void* shared, const CUtensorMap* map, Barrier* barrier, int column, int row, int head,
                      int sequence) {
   const int coordinates[4] = {column, row, head, sequence};

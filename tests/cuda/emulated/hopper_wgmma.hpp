@@ -41,6 +41,10 @@ struct Wgmma {
   static void shared_shared(float (&d)[n / 2], std::uint64_t a, std::uint64_t b, bool add) {
     emulator::wgmma({n, std::is_same_v<T, f16>, a_major != Major{}, b_major != Major{}, false}, d, a, nullptr, b, add);
   }
+  template <class T, Major a_major, Major b_major>
+  static void overwrite_shared_shared(float (&d)[n / 2], std::uint64_t a, std::uint64_t b) {
+    shared_shared<T, a_major, b_major>(d, a, b, false);
+  }
   template <class T, Major b_major>
   static void register_shared(float (&d)[n / 2], const std::uint32_t (&a)[4], std::uint64_t b, bool add) {
     emulator::wgmma({n, std::is_same_v<T, f16>, false, b_major != Major{}, true}, d, 0, a, b, add);
