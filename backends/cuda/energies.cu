@@ -3,6 +3,7 @@
 //
 // Both tensors go in one launch, and each byte is read once. How rows are held is in energies_rows.cuh.
 #include "cuda_backend.hpp"
+#include "dependent_launch.cuh"
 #include "energies_rows.cuh"
 
 namespace dsalt::cuda {
@@ -61,6 +62,8 @@ __device__ void write_gradients(const EnergyRows<T>& rows, unsigned block) {
 
 template <class T>
 __global__ __launch_bounds__(energy_threads, 8) void energies_kernel(EnergyRows<T> x, EnergyRows<T> v) {
+  let_later_kernels_start();  // when the last blocks of this one run
+  wait_for_earlier_kernels();
   const auto write = [](const EnergyRows<T>& rows, unsigned block) {
     for_layout(rows, [&](auto together) { write_norms<decltype(together)::value>(rows, block); });
   };
@@ -138,7 +141,11 @@ void CudaBackend::energies_forward(const EnergyInputs& in, const Energies& energ
   for_floating(in.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto x = rows_of<T>(in.x, energies.nx, {}, energies.nx), v = rows_of<T>(in.v, energies.nv, {}, energies.nv);
-    launch(context_, "energies_forward", energies_kernel<T>, x.blocks + v.blocks, dim3(energy_threads), 0, x, v);
+    if (context_.hopper())
+      launch_clusters(context_, "energies_forward", energies_kernel<T>, x.blocks + v.blocks, 1, energy_threads, 0, x,
+                      v);
+    else
+      launch(context_, "energies_forward", energies_kernel<T>, x.blocks + v.blocks, dim3(energy_threads), 0, x, v);
   });
 }
 
