@@ -20,7 +20,8 @@ struct ScoreRule {
 
 template <class T>
 struct List {
-  const T *x, *v;  // energies, token by token
+  const T *x, *v;                       // energies of token 0
+  std::int64_t x_step = 1, v_step = 1;  // from token to token
   ScoreRule rule;
   std::int64_t end;  // its candidates are before that token
   std::int64_t k;
@@ -29,7 +30,7 @@ struct List {
   T *score, *weight;
   std::int64_t landmark_stride, score_stride, weight_stride;
 
-  __device__ double score_of(std::int64_t j) const { return rule(x[j], v[j]); }
+  __device__ double score_of(std::int64_t j) const { return rule(x[j * x_step], v[j * v_step]); }
   __device__ void store(std::int64_t slot, std::int64_t j, double value) const {
     landmarks[slot * landmark_stride] = static_cast<std::int32_t>(j);
     score[slot * score_stride] = narrow<T>(value);

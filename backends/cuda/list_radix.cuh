@@ -11,10 +11,19 @@ namespace dsalt::cuda {
 struct FlagCount {
   int before, all;
 };
+/// Shared memory of the search.
+template <int threads>
+struct RadixMemory {
+  static constexpr int digits = 256;
+  unsigned histogram[digits];
+  int of_warp[2][threads / 32];
+  std::uint64_t kth;
+  std::int64_t wanted;  // that many with the digits of `kth` so far
+};
+
 /// One barrier: consecutive calls alternate between two buffers, `turn` 0 and 1.
 template <int threads>
-__device__ FlagCount count_flags(bool flag, int turn) {
-  __shared__ int of_warp[2][threads / 32];
+__device__ FlagCount count_flags(bool flag, int (&of_warp)[2][threads / 32], int turn) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const std::uint32_t flags = __ballot_sync(0xffffffffu, flag);
   if (lane == 0) of_warp[turn][warp] = __popc(flags);
@@ -36,12 +45,10 @@ __device__ inline std::uint64_t ordered_bits(double score) {
 
 /// The K-th score digit by digit, from histograms of all candidates; then the list in order of indices.
 template <int threads, class T>
-__device__ void write_by_radix(const List<T>& list) {
-  constexpr int digits = 256;
+__device__ void write_by_radix(const List<T>& list, RadixMemory<threads>& memory) {
+  constexpr int digits = RadixMemory<threads>::digits;
   static_assert(threads >= digits);
-  __shared__ unsigned histogram[digits];
-  __shared__ std::uint64_t kth;
-  __shared__ std::int64_t wanted;  // that many with the digits of `kth` so far
+  auto& [histogram, of_warp, kth, wanted] = memory;
   const int digit = threadIdx.x;
   if (threadIdx.x == 0) kth = 0;
   for (int shift = 56; shift >= 0; shift -= 8) {
@@ -74,9 +81,9 @@ __device__ void write_by_radix(const List<T>& list) {
     const std::int64_t j = first + threadIdx.x;
     const double score = j < list.end ? list.score_of(j) : NAN;
     const std::uint64_t key = ordered_bits(score);
-    const FlagCount equal = count_flags<threads>(key != 0 && key == kth, 0);
+    const FlagCount equal = count_flags<threads>(key != 0 && key == kth, of_warp, 0);
     const bool taken = key != 0 && (key > kth || (key == kth && equals + equal.before < wanted));
-    const FlagCount before = count_flags<threads>(taken, 1);
+    const FlagCount before = count_flags<threads>(taken, of_warp, 1);
     if (taken) list.store(slots + before.before, j, score);
     equals += equal.all;
     slots += before.all;

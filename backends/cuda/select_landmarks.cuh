@@ -2,10 +2,8 @@
 // and deviation of both energies over a list's candidates.
 //
 // List t of a sequence has the candidates j < end(t) whose energies are both numbers. Lists are prefixes of one
-// another, so each stretch between two ends is cut into pieces of at most 512 tokens. A warp takes the mean and then
-// the squared deviations of a piece; for a list a warp adds up the pieces before its end,
-//   mean = sum count_p mean_p / sum count_p,   M2 = sum M2_p + count_p (mean_p - mean)^2,
-// in an order that depends on the list's own candidates alone, to the last bit.
+// another, so each stretch between two ends is cut into pieces of at most 512 tokens. What is added up in which order
+// is in selection_statistics.cuh.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +13,9 @@
 #include "dsalt/selectors.hpp"
 #include "elements.cuh"
 #include "launch.cuh"
-#include "reduce.cuh"
+#include "selection_statistics.cuh"
 
 namespace dsalt::cuda {
-
-constexpr int piece_tokens = 512;
 
 /// nx or nv (or their gradients) by sequence, kv head and row: the token's number, in a pack counted from its start.
 template <class T>
@@ -106,55 +102,6 @@ struct SelectionLayout {
   }
 };
 
-struct Moments {
-  double mean, m2;
-  /// z = (n - mean) inverse; 0 stands for z = 0 without a gradient: a single candidate, or a deviation <= 1e-6.
-  __device__ double inverse_deviation(double count) const {
-    const double deviation = count > 1 ? sqrt(m2 / (count - 1)) : 0;
-    return deviation <= 1e-6 ? 0 : 1 / deviation;
-  }
-};
-
-struct CandidateStatistics {
-  double count;
-  Moments x, v;
-};
-
-/// The statistics of a list's consecutive pieces, for every lane of a warp that calls it. The mean is corrected once,
-/// so that equal energies deviate by exactly 0.
-__device__ inline CandidateStatistics list_statistics(const CandidateStatistics* pieces, std::int64_t count) {
-  struct Sums {
-    double x, v, count = 0;
-  };
-  const auto sum = [&](auto&& term) {
-    Sums sums = {0, 0};
-    for (std::int64_t n = threadIdx.x % 32; n < count; n += 32) {
-      const CandidateStatistics piece = pieces[n];
-      if (piece.count == 0) continue;
-      const Sums terms = term(piece);
-      sums = {sums.x + terms.x, sums.v + terms.v, sums.count + terms.count};
-    }
-    return Sums{warp_sum(sums.x), warp_sum(sums.v), warp_sum(sums.count)};
-  };
-  using Piece = const CandidateStatistics&;
-  const Sums total = sum([](Piece piece) {
-    return Sums{piece.count * piece.x.mean, piece.count * piece.v.mean, piece.count};
-  });
-  const double candidates = total.count;
-  if (candidates == 0) return {};
-  const double share = 1 / candidates;
-  const Sums about = {total.x * share, total.v * share};
-  const Sums rest = sum([about](Piece piece) {
-    return Sums{piece.count * (piece.x.mean - about.x), piece.count * (piece.v.mean - about.v)};
-  });
-  const Sums mean = {about.x + rest.x * share, about.v + rest.v * share};
-  const Sums squares = sum([mean](Piece piece) {
-    const double x = piece.x.mean - mean.x, v = piece.v.mean - mean.v;
-    return Sums{piece.x.m2 + piece.count * (x * x), piece.v.m2 + piece.count * (v * v)};
-  });
-  return {candidates, {mean.x, squares.x}, {mean.v, squares.v}};
-}
-
 /// The energies of a piece in the registers of a warp: number i of a lane is token begin + 32 i + lane. NaN past the
 /// end.
 template <class T>
@@ -183,47 +130,15 @@ struct PieceEnergies {
     store(v, to, layout, piece, g);
   }
 
-  /// Mean and squared deviations of the candidates: two passes over differences from one of them, so that equal
-  /// energies deviate by exactly 0.
   __device__ CandidateStatistics statistics() const {
-    int count = 0;
-    double x_one = 0, v_one = 0;
-    bool found = false;
+    CandidateStatistics parts[parts_of_piece];
 #pragma unroll
-    for (int i = 0; i < per_lane; ++i) {
-      if (!candidate(i)) continue;
-      ++count;
-      if (!found) x_one = x[i], v_one = v[i];
-      found = true;
-    }
-    const std::uint32_t finders = __ballot_sync(0xffffffffu, found);
-    if (finders == 0) return {};
-    x_one = __shfl_sync(0xffffffffu, x_one, __ffs(finders) - 1);
-    v_one = __shfl_sync(0xffffffffu, v_one, __ffs(finders) - 1);
-    count = warp_sum(count);
-    const auto of = [&](auto&& is_candidate) -> CandidateStatistics {
-      double x_sum = 0, v_sum = 0;
-#pragma unroll
-      for (int i = 0; i < per_lane; ++i) {
-        x_sum += is_candidate(i) ? x[i] - x_one : 0;
-        v_sum += is_candidate(i) ? v[i] - v_one : 0;
-      }
-      const double x_mean = x_one + warp_sum(x_sum) / count, v_mean = v_one + warp_sum(v_sum) / count;
-      x_sum = v_sum = 0;
-#pragma unroll
-      for (int i = 0; i < per_lane; ++i) {
-        const double from_x = x[i] - x_mean, from_v = v[i] - v_mean;
-        x_sum += is_candidate(i) ? from_x * from_x : 0;
-        v_sum += is_candidate(i) ? from_v * from_v : 0;
-      }
-      return {static_cast<double>(count), {x_mean, warp_sum(x_sum)}, {v_mean, warp_sum(v_sum)}};
-    };
-    if (count == piece_tokens) return of([](int) { return true; });  // half as many instructions
-    return of([this](int i) { return candidate(i); });
+    for (int part = 0; part < parts_of_piece; ++part)
+      parts[part] = part_statistics(x + part * part_lane_tokens, v + part * part_lane_tokens);
+    return merged(parts, parts_of_piece);
   }
 
  private:
-  __device__ bool candidate(int i) const { return x[i] == x[i] && v[i] == v[i]; }
   __device__ static void store(const T (&values)[per_lane], const EnergyView<T>& to, const SelectionLayout& layout,
                                const Piece& piece, std::int64_t g) {
     const std::int64_t first = piece.begin + threadIdx.x % 32, start = layout.start(piece.b);

@@ -4,9 +4,10 @@
 // Two launches: the statistics of the lists' pieces (and energies that do not lie token by token, copied so); then the
 // lists, several consecutive ones of a head by each block, long ones first. Scores are in double. They are ranked
 // afresh for every list, since the ratio of the two deviations changes. How a block finds its lists is in
-// list_selection.cuh.
+// list_selection.cuh. Single lists may go to clusters instead, in one launch: hopper/list_cluster.cuh.
 #include "cuda_backend.hpp"
 #include "dependent_launch.cuh"
+#include "hopper/list_cluster.hpp"
 #include "list_radix.cuh"
 #include "list_selection.cuh"
 #include "select_landmarks.cuh"
@@ -35,30 +36,6 @@ __global__ __launch_bounds__(prepare_threads) void select_landmarks_prepare_kern
   if (threadIdx.x % 32 == 0) pieces[g * layout.pieces + number] = statistics;
 }
 
-/// Fills in what is known of a list before its candidates are looked at, but its rule. By a warp.
-template <int threads, class T>
-__device__ void describe(ListState<T>& state, const List<T>& list, const CandidateStatistics& of_list,
-                         double alpha_raw) {
-  // Odd lanes for v, even ones for x.
-  const bool odd = threadIdx.x % 2 == 1;
-  const Moments moments = {0, odd ? of_list.v.m2 : of_list.x.m2};
-  const double inverse = moments.inverse_deviation(of_list.count),
-               per = sigmoid(odd ? alpha_raw : -alpha_raw) * inverse, limit = RoughRule<T>::deviation_limit;
-  const bool usual = inverse == 0 ? moments.m2 <= limit : inverse * limit >= 1;  // not where m2 is no number
-  const std::uint32_t usual_lanes = __ballot_sync(0xffffffffu, usual);
-  const double per_x = __shfl_sync(0xffffffffu, per, 0), per_v = __shfl_sync(0xffffffffu, per, 1);
-  if (threadIdx.x % 32 != 0) return;
-  state.list = list;
-  state.list.rule = {per_v, of_list.v.mean, per_x, of_list.x.mean};
-  state.rough = {static_cast<T>(per_v), static_cast<T>(per_x),
-                 static_cast<T>(RoughRule<T>::relative_margin * sqrt(of_list.count))};
-  state.centre_x = static_cast<T>(of_list.x.mean);
-  state.centre_v = static_cast<T>(of_list.v.mean);
-  state.has_candidates = of_list.count > 0;
-  state.survivors = 0;
-  state.by_radix = (list.k > most_ranked<threads> && list.end > threads) || usual_lanes != 0xffffffffu;
-}
-
 template <class T, int threads>
 __global__ __launch_bounds__(threads, 1024 / threads) void select_landmarks_kernel(
     SelectionLayout layout, EnergyView<T> x, EnergyView<T> v, const CandidateStatistics* pieces,
@@ -66,6 +43,7 @@ __global__ __launch_bounds__(threads, 1024 / threads) void select_landmarks_kern
     int lists_per_block) {
   using Memory = ListMemory<T, threads>;
   Memory* const memory = dynamic_shared_memory<Memory>();
+  __shared__ RadixMemory<threads> radix;
   const std::int64_t heads = layout.sequences * layout.hq, groups = ceil_div(layout.lists, lists_per_block);
   const int warp = threadIdx.x / 32;
   wait_for_earlier_kernels();  // the statistics
@@ -89,17 +67,17 @@ __global__ __launch_bounds__(threads, 1024 / threads) void select_landmarks_kern
                             .landmark_stride = landmarks.strides[3],
                             .score_stride = score.strides[3],
                             .weight_stride = weight.strides[3]};
-      describe<threads>(memory[warp].state, list,
-                        list_statistics(pieces + g * layout.pieces + layout.first_piece(b), layout.piece_count(t, n)),
-                        *alpha_raw.at(h));
+      describe(memory[warp].state, list,
+               list_statistics(pieces + g * layout.pieces + layout.first_piece(b), layout.piece_count(t, n)),
+               share_of_score(*alpha_raw.at(h)), list.k > most_ranked<threads> && list.end > threads);
     }
     const ListGroup<T, threads> group = {
         from_x, from_v, memory, count, landmarks.shape[3], layout.end(first + count - 1, n)};
     group.search();
-    group.write();
+    ListRanking<T, threads>{memory, count, group.k}.write();
     for (int l = 0; l < count; ++l)
       if (memory[l].state.by_radix || memory[l].state.survivors > most_survivors)
-        write_by_radix<threads>(memory[l].state.list);
+        write_by_radix(memory[l].state.list, radix);
     __syncthreads();  // the next lists overwrite shared memory
   }
 }
@@ -137,6 +115,9 @@ void select(const Context& context, const SelectionProblem& problem, const Selec
             const SelectionOutputs& out) {
   constexpr const char* operation = "select_landmarks_forward";
   const SelectionLayout layout = selection_layout(problem, in, out.landmarks.shape[2]);
+  if constexpr (std::is_same_v<T, float>)
+    if (hopper::takes_list_clusters(context, problem, layout))
+      return hopper::select_in_clusters(context, problem, layout, in, out);
   const auto nx = energy_view<T>(layout, in.nx, false), nv = energy_view<T>(layout, in.nv, true);
   const std::int64_t rows = in.nx.size();
   const Scratch<T> x_memory(context, operation, nx.token == 1 ? 0 : rows),

@@ -180,7 +180,7 @@ void add_degenerate(FamilyList& list) {
 void add_long(FamilyList& list) {
   list.begin("select_landmarks/long", Operation::select_landmarks,
              "Thousands of candidates a list, at uneven sizes: more than a block holds, long lists, many ties, one "
-             "trend, extreme energies.");
+             "trend, one outlier, extreme energies.");
   const auto few_heads = [](Selection s) {
     s.b = s.hkv = 1;
     s.hq = 2;
@@ -212,6 +212,11 @@ void add_long(FamilyList& list) {
       select(c, s);
       const RandomValues random = c.random("huge");
       c.fill("nx", s.nx_shape(), c.statistics(), [&](std::int64_t n) { return 0x1p110 * (1 + random.uniform(n)); });
+    });
+    list.add(p + "_outlier", wide_dtypes, quick, [s](CaseBuilder& c) {  // all others lie within a small part of the std
+      select(c, s);
+      c.overwrite("nx", 17, 2000);
+      c.overwrite("nv", 170, 4000);
     });
     list.add(p + "_few_numbers", wide_dtypes, quick, [s](CaseBuilder& c) {
       select(c, s);
