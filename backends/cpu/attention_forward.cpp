@@ -7,11 +7,13 @@
 // threads, batch and prefill are bitwise.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include <omp.h>
 
 #include "attention_forward.hpp"
 #include "cpu_backend.hpp"
+#include "parallel.hpp"
 
 namespace dsalt::internal {
 namespace {
@@ -19,16 +21,11 @@ namespace {
 /// Keys whose rows stay in a core's cache from one row tile to the next, roughly.
 constexpr std::int64_t cached_keys = 1024;
 
+/// Row tiles that a thread takes at a time, at most: the first one's keys all come from memory.
+constexpr std::int64_t most_in_a_row = 64;
+
 /// The pass with rows in the lanes.
 struct TilePass : ForwardPass {
-  /// Rows n of k and v are key key_of(n), n in [begin, end).
-  template <class KeyOf>
-  void read_keys(int begin, int end, KeyOf&& key_of) {
-    own.k.read(k, kv_head, begin, end, key_of);
-    own.v.read(v, kv_head, begin, end, key_of);
-    own.v.prepare_sums(begin, end);
-  }
-
   /// Scores are masked: fold keys [key_begin, key_end) into rows [row_begin, row_end). bound[row], unless null, is at
   /// least each of the row's scores.
   void fold(int key_begin, int key_end, int row_begin, int row_end, const float* bound) {
@@ -62,7 +59,9 @@ struct TilePass : ForwardPass {
         const std::int32_t* index = list.index + block;
         own.out.start_block(block / tile, run.row_begin, run.row_end);
         look_ahead();
-        read_keys(0, count, [&](int n) { return index[n]; });
+        own.k.read(k, kv_head, 0, count, [&](int n) { return index[n]; });
+        own.v.read(v, kv_head, 0, count, [&](int n) { return index[n]; });
+        own.v.prepare_sums(0, count);
         own.products.scores(own.packed_q, own.k, 0, count, run.row_begin, run.row_end, own.scores.get());
         kernels.mask_landmarks(own.scores.get(), count, index, list.weight + block, run.first, run.last, run.newest,
                                lanes_begin(run.row_begin), lanes_end(run.row_end));
@@ -82,7 +81,9 @@ struct TilePass : ForwardPass {
       mask.cut(rows, begin, length);
       own.out.start_block(begin / tile, 0, rows.count);
       look_ahead();
-      read_keys(mask.key_begin, mask.key_end, [&](int n) { return begin + n; });
+      own.k.read_run(k, kv_head, mask.key_begin, mask.key_end, begin + mask.key_begin);
+      own.v.read_run(v, kv_head, mask.key_begin, mask.key_end, begin + mask.key_begin);
+      own.v.prepare_sums(mask.key_begin, mask.key_end);
       if (dropout.active()) dropout.fill(mask, begin, own.keep.get());
       alignas(64) float highest[tile];  // masks and soft edges only lower scores
       std::fill(highest, highest + tile, minus_infinity);
@@ -154,7 +155,10 @@ void ForwardPass::start(std::int64_t first_head, std::int64_t begin, int count) 
   own.ahead.clear();
   rows.fill({problem, sequence}, first_head, begin, count);
   dropout.start(rows);
-  for (int r = 0; r < count; ++r) own.q.read(q, rows.head[r], r, r + 1, [&](int) { return rows.query[r]; });
+  for (int r = 0, to; r < count; r = to) {
+    to = static_cast<int>(std::min<std::int64_t>(count, r + sequence.nq - rows.query[r]));  // rows of one head
+    own.q.read_run(q, rows.head[r], r, to, rows.query[r]);
+  }
   own.packed_q.pack(own.q, count, score_scale(problem, q.channels()));
   own.softmax.clear();
   own.out.clear();
@@ -203,33 +207,34 @@ void CpuBackend::attention_forward(const AttentionProblem& problem, const Attent
   for (int n = 0; n < team; ++n)
     scratch.push_back(std::make_unique<ForwardScratch>(kernels_, pairs, sizes, problem, lists.slots()));
 
-  // Neighbouring tiles share keys: a thread takes several in a row, as long as all threads stay busy to the end.
-  const auto in_a_row = static_cast<int>(std::clamp<std::int64_t>(tasks / (32 * team), 1, 16));
-#pragma omp parallel for schedule(dynamic, in_a_row) num_threads(team)
-  for (std::int64_t n = 0; n < tasks; ++n) {
-    const std::int64_t task = tasks - 1 - n;  // the longest causal tiles first
-    const std::int64_t b = std::upper_bound(first.begin(), first.end(), task) - first.begin() - 1;
-    const AttentionSequence sequence = attention_sequence(inputs, b);
-    const std::int64_t rows = group * sequence.nq, tiles = (rows + tile - 1) / tile;
-    const std::int64_t local = task - first[static_cast<std::size_t>(b)];
-    const std::int64_t kv_head = local / tiles, begin = local % tiles * tile;
+  // Neighbouring tiles share keys: a thread takes many in a row, as long as all threads stay busy to the end.
+  SharedTasks shared(tasks, team, most_in_a_row);
+#pragma omp parallel num_threads(team)
+  {
+    ForwardScratch& own = *scratch[static_cast<std::size_t>(omp_get_thread_num())];
+    std::optional<ForwardSequence> of;
+    for (TaskRange range = shared.take(); range.begin < range.end; range = shared.take())
+      for (std::int64_t n = range.begin; n < range.end; ++n) {
+        const std::int64_t task = tasks - 1 - n;  // the longest causal tiles first
+        const std::int64_t b = std::upper_bound(first.begin(), first.end(), task) - first.begin() - 1;
+        if (!of || of->sequence.b != b) of.emplace(kernels_, inputs, outputs, sizes.packed, b);
+        const std::int64_t rows = group * of->sequence.nq, tiles = (rows + tile - 1) / tile;
+        const std::int64_t local = task - first[static_cast<std::size_t>(b)];
+        const std::int64_t kv_head = local / tiles, begin = local % tiles * tile;
 
-    TilePass pass{{kernels_, problem, sequence, lists, DropoutTile(kernels_, problem, b * sizes.hq),
-                   Rows(kernels_, sequence.q), Rows(kernels_, sequence.k, sequence.page_table),
-                   Rows(kernels_, sequence.v, sequence.page_table), kv_head,
-                   *scratch[static_cast<std::size_t>(omp_get_thread_num())]}};
-    const int count = static_cast<int>(std::min<std::int64_t>(tile, rows - begin));
-    const Rows out(kernels_, sequence.query_rows(outputs.out, sizes.packed));
-    const TensorView lse = sequence.query_rows(outputs.lse, sizes.packed);
-    pass.start(kv_head * group, begin, count);
-    if (count <= few_rows && !drops(problem)) {
-      attend_few_rows(pass);
-    } else {
-      pass.foresee(out, lse, kv_head * group, begin - tile);
-      if (lists.present()) pass.landmarks();
-      pass.keys_by_position();
-    }
-    pass.finish(out, lse);
+        TilePass pass{{kernels_, problem, of->sequence, lists, DropoutTile(kernels_, problem, b * sizes.hq), of->q,
+                       of->k, of->v, kv_head, own}};
+        const int count = static_cast<int>(std::min<std::int64_t>(tile, rows - begin));
+        pass.start(kv_head * group, begin, count);
+        if (count <= few_rows && !drops(problem)) {
+          attend_few_rows(pass);
+        } else {
+          pass.foresee(of->out, of->lse, kv_head * group, n + 1 < range.end ? begin - tile : -1);
+          if (lists.present()) pass.landmarks();
+          pass.keys_by_position();
+        }
+        pass.finish(of->out, of->lse);
+      }
   }
 }
 

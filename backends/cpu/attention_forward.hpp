@@ -40,6 +40,21 @@ struct ForwardScratch {
   SoftmaxRows softmax;
 };
 
+/// What the row tiles of one sequence share.
+struct ForwardSequence {
+  ForwardSequence(const Kernels& kernels, const AttentionInputs& inputs, const AttentionOutputs& outputs, bool packed,
+                  std::int64_t b)
+      : sequence(attention_sequence(inputs, b)),
+        q(kernels, sequence.q),
+        k(kernels, sequence.k, sequence.page_table),
+        v(kernels, sequence.v, sequence.page_table),
+        out(kernels, sequence.query_rows(outputs.out, packed)),
+        lse(sequence.query_rows(outputs.lse, packed)) {}
+  AttentionSequence sequence;
+  Rows q, k, v, out;
+  TensorView lse;
+};
+
 /// One tile of rows and what it needs.
 struct ForwardPass {
   const Kernels& kernels;
@@ -47,7 +62,7 @@ struct ForwardPass {
   const AttentionSequence& sequence;
   const LandmarkLists& lists;
   DropoutTile dropout;
-  Rows q, k, v;
+  const Rows &q, &k, &v;
   std::int64_t kv_head;
   ForwardScratch& own;
 

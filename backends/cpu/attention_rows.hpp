@@ -70,8 +70,10 @@ class Rows {
   /// to[n] = at<T>(head, token + n - begin), n in [begin, end), of rows that are not paged.
   template <class T>
   void addresses_from(std::int64_t head, int begin, int end, std::int64_t token, const T** to) const {
-    const T* row = at<T>(head, token);
-    for (int n = begin; n < end; ++n) to[n] = row + (n - begin) * view_.strides[1];
+    const T* const first = at<T>(head, token);
+    const std::int64_t stride = view_.strides[1];
+    const T** const rows = to + begin;
+    for (std::int64_t n = 0; n < end - begin; ++n) rows[n] = first + n * stride;
   }
   /// Asks for rows [begin, end) before they are needed: tiles are met in an order that the processor does not foresee.
   void prefetch(std::int64_t head, std::int64_t begin, std::int64_t end) const;

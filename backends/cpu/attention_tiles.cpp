@@ -72,21 +72,19 @@ void TileMask::cut(const RowTile& rows, std::int64_t start, int length) {
   }
   key_begin = tile;
   key_end = 0;
+  for (int r = 0; r < rows.count; ++r) {
+    const auto from = static_cast<int>(std::clamp<std::int64_t>(rows.range[r].begin - start, 0, length)),
+               to = static_cast<int>(std::clamp<std::int64_t>(rows.range[r].end - start, 0, length));
+    first[r] = from < to ? from : tile;
+    last[r] = from < to ? to - 1 : -1;
+  }
+  std::fill(first + rows.count, first + tile, tile);
+  std::fill(last + rows.count, last + tile, -1);
   for (int group = 0; group < tile; group += lane_group) {
     int begin = tile, end = 0, all_begin = 0, all_end = tile;
     for (int r = group; r < group + lane_group; ++r) {
-      first[r] = tile;
-      last[r] = -1;
-      if (r < rows.count) {
-        const std::int64_t from = std::max(rows.range[r].begin, start),
-                           to = std::min(rows.range[r].end, start + length);
-        if (from < to) {
-          first[r] = static_cast<std::int32_t>(from - start);
-          last[r] = static_cast<std::int32_t>(to - start) - 1;
-          begin = std::min<int>(begin, first[r]);
-          end = std::max<int>(end, last[r] + 1);
-        }
-      }
+      begin = std::min<int>(begin, first[r]);
+      end = std::max<int>(end, last[r] + 1);
       all_begin = std::max<int>(all_begin, first[r]);
       all_end = std::min<int>(all_end, last[r] + 1);
     }

@@ -13,6 +13,30 @@
 
 namespace dsalt::internal {
 
+struct TaskRange {
+  std::int64_t begin, end;
+};
+
+/// Hands out tasks [0, count) in order, `most` at a time and fewer towards the end, so that the threads of a team end
+/// together.
+class SharedTasks {
+ public:
+  SharedTasks(std::int64_t count, int team, std::int64_t most) : count_(count), team_(team), most_(most) {}
+  /// Empty when nothing is left.
+  TaskRange take() {
+    std::int64_t begin = next_.load(std::memory_order_relaxed), end = 0;
+    do {
+      const std::int64_t left = count_ - begin;
+      end = begin + std::clamp<std::int64_t>(left / (2 * team_), left > 0 ? 1 : 0, most_);
+    } while (!next_.compare_exchange_weak(begin, end, std::memory_order_relaxed));
+    return {begin, end};
+  }
+
+ private:
+  const std::int64_t count_, team_, most_;
+  std::atomic<std::int64_t> next_{0};
+};
+
 /// Tasks that are cheaper than a thread's wake-up are kept together: no more threads than count / grain are used.
 /// make_scratch() is called once per thread.
 template <class MakeScratch, class Body>

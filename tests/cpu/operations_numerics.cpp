@@ -59,6 +59,30 @@ BOOST_AUTO_TEST_CASE(walks_merge_only_what_every_view_allows) {
   BOOST_TEST(covered == 6000);
 }
 
+BOOST_AUTO_TEST_CASE(shared_tasks_are_taken_once_and_in_smaller_pieces_towards_the_end) {
+  for (const std::int64_t count : {0, 1, 7, 1024})
+    for (const int team : {1, 2, 64}) {
+      SharedTasks shared(count, team, 64);
+      std::int64_t next = 0, before = 64;
+      for (TaskRange range = shared.take(); range.begin < range.end; range = shared.take()) {
+        const std::int64_t size = range.end - range.begin;
+        BOOST_TEST(range.begin == next);
+        BOOST_TEST(size <= before);
+        BOOST_TEST(size <= std::max<std::int64_t>(1, (count - range.begin) / (2 * team)));
+        next = range.end;
+        before = size;
+      }
+      BOOST_TEST(next == count);
+      BOOST_TEST(shared.take().begin == count);
+    }
+  SharedTasks shared(100000, 4, 64);
+  std::vector<std::atomic<int>> runs(100000);
+#pragma omp parallel num_threads(4)
+  for (TaskRange range = shared.take(); range.begin < range.end; range = shared.take())
+    for (std::int64_t n = range.begin; n < range.end; ++n) ++runs[static_cast<std::size_t>(n)];
+  for (const auto& n : runs) BOOST_REQUIRE(n == 1);
+}
+
 BOOST_AUTO_TEST_CASE(parallel_for_runs_each_index_once_and_rethrows) {
   for (const int threads : {1, 2, 7}) {
     std::vector<int> runs(1001);
