@@ -117,7 +117,7 @@ __device__ CandidateStatistics list_statistics(const CandidateStatistics* pieces
   const double candidates = warp_sum(total.count);
   if (candidates == 0) return {};
   const double share = 1 / candidates;
-  const Sums about = {total.x * share, total.v * share, 0};
+  const Sums about = {__dmul_rn(total.x, share), __dmul_rn(total.v, share), 0};
   const Sums rest = sum([about](Sums sums, Piece piece) {
     return Sums{__fma_rn(piece.count, piece.x.mean - about.x, sums.x),
                 __fma_rn(piece.count, piece.v.mean - about.v, sums.v), 0};
