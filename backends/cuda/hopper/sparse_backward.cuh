@@ -35,6 +35,7 @@ struct SparseBackward {
 
   struct Barriers {
     Barrier keys_full, q_full[stages], do_full[stages], empty[stages];
+    Barrier ds_done[2];  // a warp has stored its dS, and no longer reads the other one
   };
   /// A query tile of the walk, or what follows a job's last.
   struct Step {
@@ -101,6 +102,7 @@ struct SparseBackward {
       barrier_init(&barriers.do_full[stage], 1);
       barrier_init(&barriers.empty[stage], consumers / 32 * arrivals_of_warp());
     }
+    for (Barrier& done : barriers.ds_done) barrier_init(&done, consumers / 32 * arrivals_of_warp());
   }
 
   /// The first jobs need no counter: every block has one.
@@ -196,7 +198,7 @@ struct SparseBackward {
     barrier_arrive(&barriers.do_full[n % stages]);
   }
 
-  __device__ void run(int thread) {
+  __device__ __forceinline__ void run(int thread) {
     if (thread >= consumers) {
       fewer_registers<24>();
       if (thread < consumers + 32) produce(thread - consumers);

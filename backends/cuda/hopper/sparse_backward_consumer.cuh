@@ -1,8 +1,8 @@
 // The warpgroups that compute in the sparse backward kernel (sparse_backward.cuh has the equations).
 //
-// Of a tile of keys, and of more than 64 landmarks, each of the two takes 64 keys. dQ needs the dS of both, so they go
-// step by step together. Up to 64 landmarks are taken whole by both, for other queries: nothing is shared, and while
-// one multiplies the other takes exponentials.
+// Of a tile of keys, and of more than 64 landmarks, each of the two takes 64 keys. dQ needs the dS of both: over a tile
+// of keys it is multiplied in the step after, so that they may be most of a step apart. Up to 64 landmarks are taken
+// whole by both, for other queries: nothing is shared, and while one multiplies the other takes exponentials.
 #pragma once
 
 #include "backward_fragments.cuh"
@@ -28,6 +28,8 @@ struct SparseBackwardConsumer : SparseBackwardScores<F> {
 
   int thread, half, warp;
   float dk[kHead / 2], dv[kHead / 2];
+  int steps = 0;                  // of both warpgroups together, so far
+  float* pending_sums = nullptr;  // for the dQ of the latest of these
 
   __device__ SparseBackwardConsumer(const F& backward, int number)
       : Scores{backward, number % 32, {0, 0}}, thread(number), half(number / 128), warp(number / 32 % 4) {}
@@ -39,7 +41,7 @@ struct SparseBackwardConsumer : SparseBackwardScores<F> {
   }
   __device__ void wait_for_dout(int n) const { barrier_wait(&f.barriers.do_full[n % stages], n / stages % 2); }
 
-  __device__ void run() {
+  __device__ __forceinline__ void run() {
     int n = 0;
     for (int j = 0;; ++j) {
       const Step first = wait_for_step(n);
@@ -54,30 +56,30 @@ struct SparseBackwardConsumer : SparseBackwardScores<F> {
     }
   }
 
-  __device__ void run_tile(const Job& job, int& n) {
-    bool has_keys = false;
+  __device__ __forceinline__ void run_tile(const Job& job, int& n) {
+    bool pending = false;
     for (;; ++n) {
       const Step now = wait_for_step(n);
       if (now.tile < 0) break;
-      if (!has_keys) wait_for_keys(job);
-      has_keys = true;
+      if (!pending) wait_for_keys(job);
       const int first = job.first_key + 64 * half;
-      const auto meets = [&](int from) { return now.begin < from + 64 && now.end > from; };
-      if (!meets(first)) {
-        step_without_keys(job, n, now);
-      } else if (!meets(first ^ 64)) {  // tiles start at multiples of 128
-        step<Kind::window, true>(job, n, now);
+      if (now.begin >= first + 64 || now.end <= first) {
+        step_without_keys(job, n, now, pending);
+      } else if (!pending) {
+        step<Kind::window, false>(job, n, now);
       } else {
         const bool whole = first >= now.whole_begin && first + 64 <= now.whole_end && first + 64 <= job.extent.nk &&
                            (now.tile + 1) * kQueries <= job.extent.nq;
-        whole ? step<Kind::whole>(job, n, now) : step<Kind::window>(job, n, now);
+        whole ? step<Kind::whole, true>(job, n, now) : step<Kind::window, true>(job, n, now);
       }
+      pending = true;
     }
+    if (pending) finish_pending();
     release(n++);
     store_tile(job);
   }
 
-  __device__ void run_list(const Job& job, int& n) {
+  __device__ __forceinline__ void run_list(const Job& job, int& n) {
     dlambda[0] = dlambda[1] = 0;
     gather(job);
     const bool few = job.valid <= 64, forward_only = !f.p.sparse.bidirectional;
@@ -87,7 +89,8 @@ struct SparseBackwardConsumer : SparseBackwardScores<F> {
       const int row0 = now.tile * kQueries;
       const bool past = forward_only && row0 >= job.first_query && row0 + kQueries <= job.last_query;
       if (!few) {
-        past ? step<Kind::past_landmarks>(job, n, now) : step<Kind::landmarks>(job, n, now);
+        past ? step<Kind::past_landmarks, false>(job, n, now) : step<Kind::landmarks, false>(job, n, now);
+        finish_pending();
       } else if (query_boxes == 1 && n % 2 != half) {
         release(n);  // the other warpgroup's queries
       } else {
@@ -134,9 +137,11 @@ struct SparseBackwardConsumer : SparseBackwardScores<F> {
     named_sync(1, consumers);
   }
 
-  /// `alone`: no row admits a key of the other warpgroup.
-  template <Kind kind, bool alone = false>
-  __device__ void step(const Job& job, int n, const Step& now) {
+  /// Leaves its dQ to the step after, or to finish_pending(), so that the warpgroups need not go side by side: while
+  /// one takes exponentials, the other multiplies. `pending`: the step before has left one. (Inlined by force, like
+  /// what calls it: ptxas serialises the products of a kernel that calls functions while some are under way.)
+  template <Kind kind, bool pending>
+  __device__ __forceinline__ void step(const Job& job, int n, const Step& now) {
     const int stage = n % stages, row0 = now.tile * kQueries, key_row = 64 * half + 16 * warp + lane / 4;
     const std::int64_t slot = f.p.slots.slot(f.p.call, kQueries, job.sequence, now.head, now.tile);
     float s[kQueries / 2], dp[kQueries / 2];
@@ -156,44 +161,62 @@ struct SparseBackwardConsumer : SparseBackwardScores<F> {
     keep_in_registers(dp);
     this->template differentiate<kind>(s, dp, weights, ds, mine, rows, 0, slot * kQueries);
 
-    unsigned char* shared_ds = f.ds_tile(n);
-    store_transposed<keys>(shared_ds, ds, half, warp, lane);
-    async_proxy_fence();
     issue_weighted_rows<T, kQueries, kHead>(dv, weights, f.do_tile(stage));
-    // Both halves of dS are there, and nobody reads the one of two steps ago. (Jobs are kept apart by the wait for
-    // keys.)
-    named_sync(1, consumers);
-    float dq[32];
-    const int first = alone ? half * 64 * 128 : 0;  // what follows is for all keys, or for this warpgroup's
-    issue_query_gradient<T, keys, query_boxes, boxes, alone ? 64 : keys>(dq, shared_ds + first, f.k_tile() + first,
-                                                                         half);
-    issue_weighted_rows<T, kQueries, kHead>(dk, ds, f.q_tile(stage));
-    wgmma_wait<1>();
-    keep_in_registers(dv);
-    keep_in_registers(dq);
-    add_query_gradient(f.p.slots.dq + slot * (kQueries * kHead), dq, half, thread);
+    if constexpr (pending) wait_for_ds(steps - 1);
+    store_transposed<keys>(f.ds_tile(steps), ds, half, warp, lane);
+    async_proxy_fence();
+    if constexpr (pending) {
+      float dq[32];
+      issue_query_gradient<T, keys, query_boxes, boxes>(dq, f.ds_tile(steps - 1), f.k_tile(), half);
+      issue_weighted_rows<T, kQueries, kHead>(dk, ds, f.q_tile(stage));
+      wgmma_wait<1>();
+      keep_in_registers(dv);
+      keep_in_registers(dq);
+      add_query_gradient(pending_sums, dq, half, thread);
+    } else {
+      issue_weighted_rows<T, kQueries, kHead>(dk, ds, f.q_tile(stage));
+    }
     wgmma_wait<0>();
+    keep_in_registers(dv);
     keep_in_registers(dk);
-    release(n);
+    end_step(n, slot);
   }
 
-  /// No row admits a key of this warpgroup: it only multiplies its part of dQ.
-  __device__ void step_without_keys(const Job& job, int n, const Step& now) const {
-    const std::int64_t slot = f.p.slots.slot(f.p.call, kQueries, job.sequence, now.head, now.tile);
-    clear_tail(n, job.extent.nq - now.tile * kQueries);
-    named_sync(1, consumers);
+  /// Both warpgroups' dS of that step is there, and nobody reads that of the step before any longer.
+  __device__ void wait_for_ds(int step) const { barrier_wait(&f.barriers.ds_done[step % 2], step / 2 % 2); }
+  /// Of both warpgroups' steps. Its dQ is pending now.
+  __device__ void end_step(int n, std::int64_t slot) {
+    release_by_warp(&f.barriers.ds_done[steps % 2], lane);
+    release(n);
+    ++steps;
+    pending_sums = f.p.slots.dq + slot * (kQueries * kHead);
+  }
+  __device__ void finish_pending() const {
+    wait_for_ds(steps - 1);
+    add_pending();
+  }
+  __device__ void add_pending() const {
     float dq[32];
-    const int first = (half ^ 1) * 64 * 128;
-    issue_query_gradient<T, keys, query_boxes, boxes, 64>(dq, f.ds_tile(n) + first, f.k_tile() + first, half);
+    issue_query_gradient<T, keys, query_boxes, boxes>(dq, f.ds_tile(steps - 1), f.k_tile(), half);
     wgmma_wait<0>();
     keep_in_registers(dq);
-    add_query_gradient(f.p.slots.dq + slot * (kQueries * kHead), dq, half, thread);
-    release(n);
+    add_query_gradient(pending_sums, dq, half, thread);
+  }
+
+  /// No row admits a key of this warpgroup: its dS is 0.
+  __device__ __forceinline__ void step_without_keys(const Job& job, int n, const Step& now, bool pending) {
+    clear_tail(n, job.extent.nq - now.tile * kQueries);
+    if (pending) wait_for_ds(steps - 1);
+    const std::uint32_t zeros[kQueries / 16][4] = {};
+    store_transposed<keys>(f.ds_tile(steps), zeros, half, warp, lane);
+    async_proxy_fence();
+    if (pending) add_pending();
+    end_step(n, f.p.slots.slot(f.p.call, kQueries, job.sequence, now.head, now.tile));
   }
 
   /// All of up to 64 landmarks for 64 queries: those of box `half`, or of the whole tile.
   template <Kind kind>
-  __device__ void step_alone(const Job& job, int n, const Step& now) {
+  __device__ __forceinline__ void step_alone(const Job& job, int n, const Step& now) {
     constexpr int queries = 64;
     const int stage = n % stages, column0 = query_boxes == 2 ? queries * half : 0, row0 = now.tile * kQueries;
     const std::int64_t slot = f.p.slots.slot(f.p.call, kQueries, job.sequence, now.head, now.tile);

@@ -29,15 +29,15 @@ struct SparseBackwardScores {
     float bias[2];
   };
   template <Kind kind>
-  __device__ Keys keys_of(const Job& job, int row) const {
+  __device__ __forceinline__ Keys keys_of(const Job& job, int row) const {
     if constexpr (listed(kind)) return {{f.names()[row], f.names()[row + 8]}, {f.biases()[row], f.biases()[row + 8]}};
     return {{job.key(row), job.key(row + 8)}, {0, 0}};
   }
 
   /// P^T from S^T, for queries from `column0` of the tile on.
   template <Kind kind, int count>
-  __device__ void weigh(float (&s)[count], const Job& job, const Keys& mine, const Queries& rows, int column0,
-                        int row0) const {
+  __device__ __forceinline__ void weigh(float (&s)[count], const Job& job, const Keys& mine, const Queries& rows,
+                                        int column0, int row0) const {
     constexpr bool masked = kind != Kind::whole;
     const float scale = f.p.call.scale_log2, inverse_tau = soft ? static_cast<float>(1 / f.p.sparse.tau) : 0;
     // Kind::landmarks: the queries of the list, and how far positions are ahead of queries.
@@ -82,9 +82,10 @@ struct SparseBackwardScores {
 
   /// dS^T from P^T and dP^T, and both rounded. `window_sums`: those of dwindow, of the tile's first query.
   template <Kind kind, int count>
-  __device__ void differentiate(const float (&s)[count], const float (&dp)[count],
-                                std::uint32_t (&weights)[count / 8][4], std::uint32_t (&ds)[count / 8][4],
-                                const Keys& mine, const Queries& rows, int column0, std::int64_t window_sums) {
+  __device__ __forceinline__ void differentiate(const float (&s)[count], const float (&dp)[count],
+                                                std::uint32_t (&weights)[count / 8][4],
+                                                std::uint32_t (&ds)[count / 8][4], const Keys& mine,
+                                                const Queries& rows, int column0, std::int64_t window_sums) {
     const float inverse_tau = soft ? static_cast<float>(1 / f.p.sparse.tau) : 0;
 #pragma unroll
     for (int k = 0; k < count / 8; ++k)
