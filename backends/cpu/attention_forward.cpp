@@ -21,8 +21,9 @@ namespace {
 /// Keys whose rows stay in a core's cache from one row tile to the next, roughly.
 constexpr std::int64_t cached_keys = 1024;
 
-/// Row tiles that a thread takes at a time, at most: the first one's keys all come from memory.
-constexpr std::int64_t most_in_a_row = 64;
+/// Row tiles that a thread takes at a time, at most: the first one's keys all come from memory. Tiles of few rows have
+/// keys of their own each, and gain nothing by more.
+constexpr std::int64_t most_in_a_row = 64, most_few_in_a_row = 16;
 
 /// The pass with rows in the lanes.
 struct TilePass : ForwardPass {
@@ -208,7 +209,9 @@ void CpuBackend::attention_forward(const AttentionProblem& problem, const Attent
     scratch.push_back(std::make_unique<ForwardScratch>(kernels_, pairs, sizes, problem, lists.slots()));
 
   // Neighbouring tiles share keys: a thread takes many in a row, as long as all threads stay busy to the end.
-  SharedTasks shared(tasks, team, most_in_a_row);
+  const bool few = group * sizes.nq <= few_rows;
+  SharedTasks shared(tasks, team,
+                     few ? std::clamp<std::int64_t>(tasks / (32 * team), 1, most_few_in_a_row) : most_in_a_row);
 #pragma omp parallel num_threads(team)
   {
     ForwardScratch& own = *scratch[static_cast<std::size_t>(omp_get_thread_num())];
