@@ -24,12 +24,23 @@ struct List {
   std::int64_t x_step = 1, v_step = 1;  // from token to token
   ScoreRule rule;
   std::int64_t end;  // its candidates are before that token
-  std::int64_t k;
   double tau;
-  std::int32_t *landmarks;
-  T *score, *weight;
-  std::int64_t landmark_stride, score_stride, weight_stride;
+  std::int64_t k = 0;
+  std::int32_t* landmarks = nullptr;
+  T *score = nullptr, *weight = nullptr;
+  std::int64_t landmark_stride = 0, score_stride = 0, weight_stride = 0;
 
+  /// Where the list goes, and so its length: list t of head h of sequence b.
+  __device__ void set_outputs(const View<std::int32_t, 4>& to_landmarks, const View<T, 4>& to_score,
+                              const View<T, 4>& to_weight, std::int64_t b, std::int64_t h, std::int64_t t) {
+    k = to_landmarks.shape[3];
+    landmarks = to_landmarks.at(b, h, t);
+    score = to_score.at(b, h, t);
+    weight = to_weight.at(b, h, t);
+    landmark_stride = to_landmarks.strides[3];
+    score_stride = to_score.strides[3];
+    weight_stride = to_weight.strides[3];
+  }
   __device__ double score_of(std::int64_t j) const { return rule(x[j * x_step], v[j * v_step]); }
   __device__ void store(std::int64_t slot, std::int64_t j, double value) const {
     landmarks[slot * landmark_stride] = static_cast<std::int32_t>(j);

@@ -47,6 +47,8 @@ struct SelectionLayout {
   std::int64_t chunk = 0, recent = 0;
   std::int64_t pieces_per_stretch = 0, pieces = 0;  // causal; of all sequences, for one kv head
 
+  /// Of a sequence: what is known of a pack on the host.
+  std::int64_t usual_tokens() const { return starts.present() ? tokens / sequences : tokens; }
   __device__ std::int64_t start(std::int64_t b) const { return starts.present() ? *starts.at(b) : 0; }
   __device__ std::int64_t length(std::int64_t b) const { return starts.present() ? start(b + 1) - start(b) : tokens; }
 

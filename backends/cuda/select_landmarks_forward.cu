@@ -55,18 +55,8 @@ __global__ __launch_bounds__(threads, 1024 / threads) void select_landmarks_kern
     const T *const from_x = x.at(b, 0, start), *const from_v = v.at(b, g, start);
     if (warp < count) {
       const std::int64_t t = first + warp;
-      const List<T> list = {.x = from_x,
-                            .v = from_v,
-                            .rule = {},
-                            .end = layout.end(t, n),
-                            .k = landmarks.shape[3],
-                            .tau = tau,
-                            .landmarks = landmarks.at(b, h, t),
-                            .score = score.at(b, h, t),
-                            .weight = weight.at(b, h, t),
-                            .landmark_stride = landmarks.strides[3],
-                            .score_stride = score.strides[3],
-                            .weight_stride = weight.strides[3]};
+      List<T> list = {.x = from_x, .v = from_v, .rule = {}, .end = layout.end(t, n), .tau = tau};
+      list.set_outputs(landmarks, score, weight, b, h, t);
       describe(memory[warp].state, list,
                list_statistics(pieces + g * layout.pieces + layout.first_piece(b), layout.piece_count(t, n)),
                share_of_score(*alpha_raw.at(h)), list.k > most_ranked<threads> && list.end > threads);
@@ -132,8 +122,7 @@ void select(const Context& context, const SelectionProblem& problem, const Selec
   const EnergyView<T> x = nx.token == 1 ? nx : x_copy, v = nv.token == 1 ? nv : v_copy;
   // Small blocks where they hold a list of the usual length.
   constexpr int small = 256, large = 1024;
-  const std::int64_t usual = layout.starts.present() ? layout.tokens / layout.sequences : layout.tokens;
-  if (usual <= small * CandidateTile<T>::size && problem.k <= most_ranked<small>)
+  if (layout.usual_tokens() <= small * CandidateTile<T>::size && problem.k <= most_ranked<small>)
     launch_lists<small>(context, operation, layout, x, v, pieces.data(), in, out, problem.tau);
   else
     launch_lists<large>(context, operation, layout, x, v, pieces.data(), in, out, problem.tau);

@@ -142,8 +142,8 @@ struct DenseBackward {
   struct Consumer {
     DenseBackward& f;
     int thread, half, warp, lane, key_row;  // half: which 64 keys; key_row: of the tile, of this thread (and 8 below)
-    int steps = 0;
-    std::int64_t slot = 0;  // of the query tile whose dQ is still to come
+    int steps = 0;                          // that are done
+    std::int64_t slot = 0;                  // of the query tile whose dQ is still to come
     float dk[kHead / 2], dv[kHead / 2];
 
     __device__ Consumer(DenseBackward& backward, int number)

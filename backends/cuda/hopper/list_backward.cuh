@@ -255,6 +255,7 @@ struct ListBackward {
 template <class T, int kHead, int kRows, bool kShared>
 __global__ void __launch_bounds__(list_tile_threads, kHead == 128 && kRows == 16 ? 2 : 3)
     list_backward_kernel(ListBackwardParameters<T> p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(DSALT_EMULATED)
   const int warp = static_cast<int>(threadIdx.x) / 32, warps = list_tile_threads / 32;
   const int n = kShared ? static_cast<int>(blockIdx.x) : static_cast<int>(blockIdx.x) * warps + warp;
   if (n >= p.tiles.tiles) return;
@@ -263,6 +264,7 @@ __global__ void __launch_bounds__(list_tile_threads, kHead == 128 && kRows == 16
   ListBackward<T, kHead, kRows> backward(p, tile);
   backward.add_list(kShared ? list_entries * warp : 0, (kShared ? warps : 1) * list_entries);
   backward.store();
+#endif
 }
 
 }  // namespace dsalt::cuda::hopper

@@ -10,16 +10,13 @@ namespace {
 constexpr std::int64_t block_tokens = ListCluster::warps * part_tokens;
 
 __global__ __launch_bounds__(ListCluster::threads, 1) void list_cluster_kernel(ListClusterCall call) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(DSALT_EMULATED)
   sync_cluster();  // every block of the cluster has started
   let_later_kernels_start();
   wait_for_earlier_kernels();  // the energies
   auto& memory = *dynamic_shared_memory<ListCluster::Memory>();
   ListCluster(call, memory, blockIdx.x / blocks_of_cluster()).run();
-}
-
-/// Of the usual sequence.
-std::int64_t usual_tokens(const SelectionLayout& layout) {
-  return layout.starts.present() ? layout.tokens / layout.sequences : layout.tokens;
+#endif
 }
 
 /// Of a cluster: enough to hold the candidates of a usual sequence once, but no more than take half of the device,
@@ -27,7 +24,7 @@ std::int64_t usual_tokens(const SelectionLayout& layout) {
 std::int64_t cluster_blocks(const Context& context, const SelectionLayout& layout) {
   const std::int64_t heads = layout.sequences * layout.hq;
   std::int64_t blocks = 1;
-  while (2 * blocks <= ListCluster::most_blocks && blocks * block_tokens < usual_tokens(layout) &&
+  while (2 * blocks <= ListCluster::most_blocks && blocks * block_tokens < layout.usual_tokens() &&
          2 * (2 * blocks * heads) <= context.multiprocessors)
     blocks *= 2;
   return blocks;
@@ -39,7 +36,7 @@ bool takes_list_clusters(const Context& context, const SelectionProblem& problem
   constexpr std::int64_t most_rounds = 4, most_tokens = ListCluster::most_pieces * piece_tokens;
   return context.hopper() && layout.lists == 1 && problem.k <= ListCluster::most_k &&
          layout.sequences * layout.hq <= context.multiprocessors && layout.tokens <= most_tokens &&
-         usual_tokens(layout) <= most_rounds * block_tokens * cluster_blocks(context, layout);
+         layout.usual_tokens() <= most_rounds * block_tokens * cluster_blocks(context, layout);
 }
 
 void select_in_clusters(const Context& context, const SelectionProblem& problem, const SelectionLayout& layout,

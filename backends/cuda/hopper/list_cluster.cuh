@@ -38,7 +38,7 @@ struct ScoreBins {
 
 struct ListCluster {
   static constexpr int threads = 512, warps = threads / 32, per_thread = part_lane_tokens, most_blocks = 8;
-  static constexpr int most_pieces = 256, bins = threads, most_found = 512;
+  static constexpr int most_pieces = 256, bins = threads;
   static constexpr std::int64_t most_k = 512;
   using Ranking = ListRanking<float, threads>;
 
@@ -55,7 +55,7 @@ struct ListCluster {
     int found;  // by this block
     union {
       unsigned in_bin[bins];
-      std::int32_t token[most_found];  // that were found
+      std::int32_t token[most_survivors];  // that were found
     };
     unsigned of_warp[warps];
     RadixMemory<threads> radix;
@@ -137,20 +137,14 @@ struct ListCluster {
     if (first < parts) memory.pieces[threadIdx.x] = merged(memory.parts + first, min(parts - first, parts_of_piece));
     __syncthreads();
     if (warp == 0) {
-      const List<float> list = {.x = from_x,
-                                .v = from_v,
-                                .x_step = call.x.token,
-                                .v_step = call.v.token,
-                                .rule = {},
-                                .end = end,
-                                .k = call.landmarks.shape[3],
-                                .tau = call.tau,
-                                .landmarks = call.landmarks.at(b, h, 0),
-                                .score = call.score.at(b, h, 0),
-                                .weight = call.weight.at(b, h, 0),
-                                .landmark_stride = call.landmarks.strides[3],
-                                .score_stride = call.score.strides[3],
-                                .weight_stride = call.weight.strides[3]};
+      List<float> list = {.x = from_x,
+                          .v = from_v,
+                          .x_step = call.x.token,
+                          .v_step = call.v.token,
+                          .rule = {},
+                          .end = end,
+                          .tau = call.tau};
+      list.set_outputs(call.landmarks, call.score, call.weight, b, h, 0);
       const int pieces = (parts + parts_of_piece - 1) / parts_of_piece;
       describe(memory.state, list, list_statistics<1>(memory.pieces, pieces), share, false);
       if (lane == 0) {
@@ -201,7 +195,8 @@ struct ListCluster {
     const bool is_kth = from_here >= k && from_here - here < k;
     if (is_kth || (bin == 0 && from_here < k)) {
       Decision decision = memory.decision;
-      decision.searched = is_kth && again && from_here > 2 * k + 64;
+      constexpr int enough_room = most_survivors / 4 * 3;  // what is found beside these, within the margin, fits too
+      decision.searched = is_kth && again && from_here > min(2 * k + 64, enough_room);
       if (is_kth) {                                          // else fewer than K: nothing is known beyond what was
         constexpr float finer = bins / 2, below = bins / 4;  // this bin, and a part of those beside it
         decision.kept = decision.tried;
@@ -221,7 +216,7 @@ struct ListCluster {
                   bound = memory.decision.bound](float score, std::int32_t of_token) {
         if (!(bin_of(score + margin) >= bound)) return;
         const int place = atomicAdd(&memory.found, 1);
-        if (place < most_found) memory.token[place] = of_token;
+        if (place < most_survivors) memory.token[place] = of_token;
       });
     sync_cluster();
     if (rank == 0) gather();
@@ -232,16 +227,14 @@ struct ListCluster {
     constexpr int share = threads / most_blocks;
     const int from = threadIdx.x / share;  // the block that this thread copies from
     int all = 0, before = 0, here = 0;
-    bool whole = true;
 #pragma unroll
     for (int block = 0; block < most_blocks; ++block) {
       const int found = block < blocks ? *in_block_of_cluster(&memory.found, block) : 0;
-      whole &= found <= most_found;
       all += found;
       before += block < from ? found : 0;
       here = block == from ? found : here;
     }
-    whole &= all <= most_survivors;
+    const bool whole = all <= most_survivors;
     if (threadIdx.x == 0) {
       memory.owned.state = memory.state;
       memory.owned.state.survivors = whole ? all : most_survivors + 1;

@@ -211,8 +211,8 @@ struct SparseForward {
         ++v_count;
       };
       // Queries of 64 rows have a free place when these rows are done with the last keys of the tile before. The
-      // warpgroups are one after the other, the last rows first; so their queries come one after the other too, as
-      // early as no keys have to wait for them.
+      // last rows are first: a tile begins with the last keys, which the rows before pass over. So queries come one
+      // warpgroup after the other, as early as no keys have to wait for them.
       int group = groups;
       const int q_stage = q_count % q_stages;
       const auto load_q = [&] {

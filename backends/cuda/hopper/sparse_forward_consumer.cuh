@@ -16,7 +16,7 @@ struct SparseForwardConsumer {
   using T = typename F::Element;
   using Plan = typename F::Plan;
   static constexpr int keys = F::keys, kHead = F::head, groups = F::groups, boxes = F::boxes;
-  static_assert(keys == landmarks_of_block);  // s and weights are those of either
+  static_assert(keys == landmarks_of_block);  // boxes of values are as long
 
   /// Where something is in shared memory that has `count` places there, and the parity of its barriers.
   template <int count>

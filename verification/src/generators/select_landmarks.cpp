@@ -194,6 +194,7 @@ void add_long(FamilyList& list) {
   add("global_70001", {.policy = "global", .n = 70001, .k = 64, .gradient = false}, slow);
   add("global_long_list", {.policy = "global", .n = 3001, .k = 300, .gradient = false});
   add("global_longest_list", {.policy = "global", .n = 3001, .k = 700, .gradient = false});
+  add("global_list_of_a_quarter", {.policy = "global", .n = 2003, .k = 500, .gradient = false});
   add("causal_every_candidate", {.n = 2049, .k = 2100, .chunk = 1000, .gradient = false});
   add("packed_one_long", {.policy = "global", .k = 20, .gradient = false, .lengths = {3, 9001, 0, 1, 200}, .tail = 2});
   for (const char* policy : {"global", "causal"}) {
