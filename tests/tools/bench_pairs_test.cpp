@@ -182,9 +182,10 @@ BOOST_AUTO_TEST_CASE(executed_pairs_of_hopper_by_hand) {
   BOOST_TEST(executed_hopper("1,1,256,64,1", backward) == (2 + 3) * 64 * 128);
   BOOST_TEST(executed_hopper("1,1,256,128,1", backward) == (1 + 2 + 2 + 2) * 64 * 64);
   BOOST_TEST(executed_hopper("1,2/1,256,64,0", backward) == 2 * 2 * 128 * 128);
-  // Landmarks: list t of 128 rows meets its own tile of rows; at most 64 entries are half a block.
-  BOOST_TEST(executed_hopper("1,1,256,64,0,8", backward, 128) == 2 * 128 * 128 + 64 * 128);
-  BOOST_TEST(executed_hopper("1,1,256,128,0,65", backward, 128) == 4 * 64 * 64 + 2 * 128 * 64);
+  // Landmarks: each list of 128 rows meets its own tiles of rows, the first one too, which is empty. Of 65 entries one
+  // has a block of its own.
+  BOOST_TEST(executed_hopper("1,1,256,64,0,8", backward, 128) == 2 * 128 * 128 + 2 * 64 * 128);
+  BOOST_TEST(executed_hopper("1,1,256,128,0,65", backward, 128) == 4 * 64 * 64 + (2 + 2 * 2) * 64 * 64);
   // Dense: 192 rows by 128 keys where these tiles keep the device busy, else 64 by 64.
   BOOST_TEST(executed_hopper("1,1,192x256,64,full", forward, 0, {1, false}) == 192 * 256);
   BOOST_TEST(executed_hopper("1,1,192x256,64,causal", forward, 0, {1, false}) == 192 * 256);

@@ -1,5 +1,6 @@
 // Pairs that the cuda backend's Hopper kernels execute. THE RULE IS HERE AND NOWHERE ELSE: it mirrors the tiling of
-// backends/cuda/hopper/{sparse,dense}_*.cu* and changes with it (tests/cuda/emulated counts what the kernels multiply).
+// backends/cuda/hopper/{sparse,landmark,dense}_*.cu* and changes with it (tests/cuda/emulated counts what the kernels
+// multiply).
 //
 //   1. Forward, sparse: a warpgroup has 64 rows of a query head. It executes every key tile of 64 keys that the range
 //      of some of its rows touches, from the first to the last, and of every list that some of them read the entries
@@ -11,8 +12,9 @@
 //   3. Backward: a tile is 128 keys of a kv head by 128 (D = 128: 64) rows of each query head that reads them. Sparse:
 //      each half of its keys executes the tiles of rows whose ranges together reach into it. Causal: the tile executes
 //      those from the one that holds the first row that sees its first key.
-//   4. Backward, landmarks: a block is 128 entries of a list, 64 where there are no more, by the tiles of rows that
-//      hold some row of the list that is not before the block's first entry.
+//   4. Backward, landmarks: a block is 64 entries of a list, by the tiles of rows that hold some row of the list not
+//      before the block's first entry. The first block, even an empty one, takes besides all tiles whose first row
+//      reads the list: it begins the sums of their gradients.
 //
 // Every tile executes all of its pairs. Of the kernels for few queries (a call of few queries with very long lists
 // counts as one of these) and for lists of few queries nothing is known here.
@@ -137,7 +139,7 @@ std::int64_t backward(const AttentionProblem& problem, const MaskView& head, std
 /// Rule 4, for one query head.
 std::int64_t backward_landmarks(const AttentionProblem& problem, const AttentionInputs& inputs, const MaskView& head,
                                 std::int64_t tile_rows) {
-  constexpr std::int64_t block = 128;
+  constexpr std::int64_t block = 64;
   std::int64_t pairs = 0;
   Lists lists(head, inputs);
   for (std::int64_t t = 0; t < lists.count(); ++t) {
@@ -149,11 +151,15 @@ std::int64_t backward_landmarks(const AttentionProblem& problem, const Attention
     }
     if (first_row >= last_row) continue;  // a list of rows that do not exist
     const auto entries = static_cast<std::int64_t>(lists[t].size());
-    for (std::int64_t start = 0; start < entries; start += block) {
-      const std::int64_t first = std::max(first_row, lists[t][static_cast<std::size_t>(start)] - head.position(0));
-      const std::int64_t steps = std::max<std::int64_t>(0, tiles_for(last_row, tile_rows) - first / tile_rows);
-      pairs += steps * tile_rows * (entries - start <= 64 ? 64 : block);
-    }
+    std::int64_t start = 0;
+    do {
+      const std::int64_t seeing =
+          start < entries ? lists[t][static_cast<std::size_t>(start)] - head.position(0) : head.rows();
+      for (std::int64_t row0 = first_row / tile_rows * tile_rows; row0 < last_row; row0 += tile_rows)
+        if ((start == 0 && row0 >= first_row) || (start < entries && row0 + tile_rows > seeing))
+          pairs += tile_rows * block;
+      start += block;
+    } while (start < entries);
   }
   return pairs;
 }

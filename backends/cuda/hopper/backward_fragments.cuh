@@ -37,8 +37,8 @@ __device__ inline void store_transposed(unsigned char* shared_ds, const std::uin
 }
 
 /// A quarter or half of dQ = dS K: 64 queries (box `half` of dS if there are two) by 64 columns (box `half` of K if
-/// there are), summed over the first `summed` keys.
-template <class T, int keys, int query_boxes, int boxes, int summed = keys>
+/// there are).
+template <class T, int keys, int query_boxes, int boxes>
 __device__ inline void issue_query_gradient(float (&d)[32], const unsigned char* ds, const unsigned char* k_tile,
                                             int half) {
   const std::uint64_t a = tile_descriptor(ds + (query_boxes == 2 ? half * keys * 128 : 0));
@@ -46,10 +46,17 @@ __device__ inline void issue_query_gradient(float (&d)[32], const unsigned char*
   keep_in_registers(d);
   wgmma_fence();
 #pragma unroll
-  for (int step = 0; step < summed / 16; ++step)
+  for (int step = 0; step < keys / 16; ++step)
     Wgmma<64>::template shared_shared<T, Major::mn, Major::mn>(d, advance(a, step * 2048), advance(b, step * 2048),
                                                                step > 0);
   wgmma_commit();
+}
+/// That part becomes a slot's sums.
+__device__ inline void store_query_gradient(float* sums, const float (&dq)[32], int half, int thread) {
+  sums += half * 64 * 64 + thread % 128 * 4;
+#pragma unroll
+  for (int c = 0; c < 8; ++c)
+    *reinterpret_cast<float4*>(sums + c * 512) = float4{dq[4 * c], dq[4 * c + 1], dq[4 * c + 2], dq[4 * c + 3]};
 }
 /// Adds that part to a slot's sums.
 __device__ inline void add_query_gradient(float* sums, const float (&dq)[32], int half, int thread) {
@@ -66,8 +73,18 @@ __device__ inline Tile query_tile(const DenseCall& call, int n) {
   return {tile.x, rest, tile.y};
 }
 
-/// Before: lse * log2(e) and delta - dlse of the rows from row0 on; inf and 0 for rows that do not exist or see
-/// nothing. A block of 128 threads calls.
+/// lse * log2(e) and delta - dlse of row i, delta being `sum`; inf and 0 for rows that do not exist or see nothing.
+__device__ inline void store_statistics(int b, int h, int i, const Extent& extent, float sum,
+                                        const Rows<const float>& lse, const Rows<const float>& dlse, float* lse_log2,
+                                        float* delta) {
+  const float value = i < extent.nq ? *lse.at(b, h, extent.q_start + i) : -INFINITY;
+  const bool sees = value != -INFINITY;
+  if (sees && dlse.data != nullptr) sum -= *dlse.at(b, h, extent.q_start + i);
+  *lse_log2 = sees ? value * 1.44269504088896341f : INFINITY;
+  *delta = sees ? sum : 0;
+}
+
+/// Before: the statistics of the rows from row0 on. A block of 128 threads calls.
 template <int kHead, int kRows, class T>
 __device__ inline void row_statistics(int b, int h, int row0, const Extent& extent, const Rows<const T>& out,
                                       const Rows<const T>& dout, const Rows<const float>& lse,
@@ -87,7 +104,6 @@ __device__ inline void row_statistics(int b, int h, int row0, const Extent& exte
 #pragma unroll
   for (int n = 0; n < count; ++n) {
     const int row = first + n * rows_at_once, i = row0 + row;
-    const bool exists = i < extent.nq;
     const T* a = reinterpret_cast<const T*>(x + n);
     const T* c = reinterpret_cast<const T*>(y + n);
     float sum = 0;
@@ -95,23 +111,17 @@ __device__ inline void row_statistics(int b, int h, int row0, const Extent& exte
     for (int e = 0; e < 8; ++e) sum += widen(a[e]) * widen(c[e]);
 #pragma unroll
     for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    if (lane != 0) continue;
-    float log2_sum = INFINITY;
-    if (exists) {
-      const float value = *lse.at(b, h, extent.q_start + i);
-      if (value != -INFINITY) log2_sum = value * 1.44269504088896341f;
-      if (dlse.data != nullptr) sum -= *dlse.at(b, h, extent.q_start + i);
-    }
-    lse_log2[row] = log2_sum;
-    delta[row] = log2_sum == INFINITY ? 0 : sum;
+    if (lane == 0) store_statistics(b, h, i, extent, sum, lse, dlse, lse_log2 + row, delta + row);
   }
 }
 
-/// After: dq = scale * sums, from thread order to rows. One block of 256 threads per slot of a head, the last slot
-/// first: its sums are still in L2.
-template <class T, int kHead, int kRows>
-__global__ void query_gradient_kernel(DenseCall call, QuerySlots slots, Rows<T> to, float scale) {
-  const auto [b, h, m] = query_tile(call, static_cast<int>(gridDim.x - 1 - blockIdx.x));
+/// After: dq = scale * sums, from thread order to rows, of a slot of a head. The last slot comes first: its sums are
+/// still in L2. A block of 256 threads calls, number `n` of as many as there are slots.
+template <int kHead, int kRows, class T>
+__device__ inline void store_query_gradient_rows(const DenseCall& call, const QuerySlots& slots, const Rows<T>& to,
+                                                 float scale, int n) {
+  const auto [b, h, m] =
+      query_tile(call, call.tiles * call.hq * (call.packed_tiles == nullptr ? call.batch : 1) - 1 - n);
   if (b < 0) return;
   const Extent extent = extent_of(call, b);
   const int thread = static_cast<int>(threadIdx.x), half = thread / 128, lane = thread % 32;
@@ -128,6 +138,10 @@ __global__ void query_gradient_kernel(DenseCall call, QuerySlots slots, Rows<T> 
     T* at = to.at(b, h, extent.q_start + row) + (kRows == 128 ? 0 : 64 * half);
     store_row(at, row < extent.nq, d, r, scale, lane);
   }
+}
+template <class T, int kHead, int kRows>
+__global__ void query_gradient_kernel(DenseCall call, QuerySlots slots, Rows<T> to, float scale) {
+  store_query_gradient_rows<kHead, kRows>(call, slots, to, scale, static_cast<int>(blockIdx.x));
 }
 
 }  // namespace dsalt::cuda::hopper

@@ -210,16 +210,20 @@ struct ListBackward {
       add_weighted<T>(sums, weights, rows);
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        // Two lanes have 16 elements in a row. They exchange, so that an instruction adds to whole sectors of 32 bytes.
+        // Two lanes have 16 elements in a row. They exchange, so that an instruction adds to whole sectors of 32 bytes,
+        // in the order of sum_of_column().
         const bool odd = g % 2 != 0;
         float mine[2][4];
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const float low = sums.at(c / 2, c % 2, 0, e), high = sums.at(c / 2, c % 2, 0, e + 4);
-          const float other = __shfl_xor_sync(0xffffffffu, odd ? low : high, 4);
-          mine[0][e] = odd ? other : low;
-          mine[1][e] = odd ? high : other;
-        }
+        for (int part = 0; part < 2; ++part)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const float first = sums.at(c / 2, c % 2, 0, 4 * part + e),
+                        second = sums.at(c / 2, c % 2, 0, 4 * part + e + 2);
+            const float other = __shfl_xor_sync(0xffffffffu, odd ? first : second, 4);
+            mine[part][e] = odd ? other : first;
+            mine[part][e + 2] = odd ? second : other;
+          }
         if (key[c] == no_key) continue;
         float* to = p.landmarks.dk_dv + sums_at[c] + 64 * half + g / 2 * 16 + g % 2 * 4;
 #pragma unroll

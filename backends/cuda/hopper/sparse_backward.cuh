@@ -1,22 +1,21 @@
-// The sparse backward kernel. A job is up to 128 keys of a kv head, a tile of consecutive keys or landmarks of one
-// list, which walks the query tiles that admit some of them, for every query head that reads them.
+// The windows' part of the sparse backward pass. A job is up to 128 consecutive keys of a kv head, which walks the
+// query tiles that admit some of them, for every query head that reads them.
 //
 //   S^T = K Q^T, P^T = exp2(scale_log2 (S^T + bias) - lse_log2), dP^T = V dO^T, dS^T = P^T (dP^T - delta)
 //   dV += P^T dO,  dK += dS^T Q          sums in registers, operand A straight from registers
 //   dQ += dS K                           dS through shared memory; added to float32 sums in global memory
 //
 // A block takes one job after another from a counter. One warp copies, and goes on to the next job's keys and queries
-// while the two warpgroups that compute (sparse_backward_consumer.cuh) still store a job's dk and dv. A key that is
-// somebody's landmark gets its gradient from several jobs: these add to float32 sums that a last kernel rounds.
-// Additions come in any order.
+// while the two warpgroups that compute (sparse_backward_consumer.cuh) still store a job's dk and dv. Landmarks come
+// before, in a kernel of their own (landmark_backward.cuh, list_backward.cuh). A key that is somebody's landmark gets
+// its gradient from several jobs: these add to float32 sums that a last kernel rounds. Additions come in any order.
 #pragma once
 
 #include "../attention_call.cuh"
-#include "../mma.cuh"
 #include "dense_call.cuh"
+#include "landmark_sums.cuh"
 #include "sparse_backward_consumer.cuh"
 #include "sparse_backward_jobs.cuh"
-#include "sparse_masks.cuh"
 #include "tma.cuh"
 
 namespace dsalt::cuda::hopper {
@@ -43,17 +42,16 @@ struct SparseBackward {
     int begin, end;              // keys that some row of it admits as window
     int whole_begin, whole_end;  // those that every row does, without an edge
   };
-  struct Job : BackwardJob<T, kQueries> {
+  struct Job : BackwardJob {
     int keys_parity;  // of keys_full
   };
   /// Those that somebody may still look at when the copying warp starts another.
   static constexpr int jobs_at_once = stages + 2;
-  // Shared memory: K, V, then per stage Q and dO, two dS, rows, steps, jobs, landmarks, barriers.
+  // Shared memory: K, V, then per stage Q and dO, two dS, rows, steps, jobs, barriers.
   static constexpr std::uint32_t q_at = 2 * key_bytes, do_at = q_at + stages * query_bytes,
                                  ds_at = do_at + stages * query_bytes, rows_at = ds_at + 2 * ds_bytes,
                                  steps_at = rows_at + stages * rows_bytes, jobs_at = steps_at + stages * sizeof(Step),
-                                 names_at = jobs_at + jobs_at_once * sizeof(Job),
-                                 bias_at = names_at + keys * sizeof(int), barriers_at = bias_at + keys * sizeof(float);
+                                 barriers_at = jobs_at + jobs_at_once * sizeof(Job);
   static constexpr std::uint32_t shared_bytes = 1024 + barriers_at + sizeof(Barriers);
   static_assert(shared_bytes <= 227 * 1024);
   static_assert(jobs_at % alignof(Job) == 0 && barriers_at % 8 == 0);
@@ -67,12 +65,11 @@ struct SparseBackward {
     const RowExtent* extents;  // [slots]
     const QueryRange* ranges;  // [KeyTiles]
     LandmarkSums landmarks;
-    BackwardJobs jobs;
     int job_count;
     int* next;  // how many were taken beyond the first of each block, 0 at first
     Rows<T> dk, dv;
     float* dwindow;  // [slots, rows]; null: not wanted
-    float scale, inverse_scale;
+    float scale;
   };
 
   unsigned char* shared;
@@ -92,8 +89,6 @@ struct SparseBackward {
   }
   __device__ Step& step_of(int n) const { return reinterpret_cast<Step*>(shared + steps_at)[n % stages]; }
   __device__ Job& job(int n) const { return reinterpret_cast<Job*>(shared + jobs_at)[n % jobs_at_once]; }
-  __device__ int* names() const { return reinterpret_cast<int*>(shared + names_at); }
-  __device__ float* biases() const { return reinterpret_cast<float*>(shared + bias_at); }
 
   __device__ void init_barriers() const {
     barrier_init(&barriers.keys_full, 1);
@@ -113,7 +108,7 @@ struct SparseBackward {
     for (int j = 0;; ++j) {
       Job& job = this->job(j);
       if (lane == 0) {
-        while (number < p.job_count && !job.locate(p.jobs, p.call, p.sparse, number)) number = take();
+        while (number < p.job_count && !job.locate(p.call, number)) number = take();
         job.keys_parity = keys_sent % 2;
       }
       if (__shfl_sync(0xffffffffu, number, 0) >= p.job_count) break;
@@ -130,22 +125,14 @@ struct SparseBackward {
   __device__ bool walk(const Job& job, int& n, int lane) const {
     bool keys_sent = false;
     for (int head = job.first_head; head < job.first_head + job.heads; ++head) {
-      int first, last;
-      if (job.is_list) {
-        first = job.first_tile;
-        last = job.last_tile;
-      } else {
-        const QueryRange range = p.ranges[job.key_tile + head * KeyTiles::per_head(p.call)];
-        first = range.first();
-        last = range.end;
-      }
-      for (int base = first; base < last; base += 32) {
+      const QueryRange range = p.ranges[job.key_tile + head * KeyTiles::per_head(p.call)];
+      for (int base = range.first(); base < range.end; base += 32) {
         const int mine = base + lane;
         RowExtent rows;
-        bool wanted = mine < last;
+        bool wanted = mine < range.end;
         if (wanted) {
           rows = p.extents[p.slots.slot(p.call, kQueries, job.sequence, head, mine)];
-          if (!job.is_list) wanted = rows.begin < job.first_key + keys && rows.end > job.first_key;
+          wanted = rows.begin < job.first_key + keys && rows.end > job.first_key;
         }
         for (unsigned left = __ballot_sync(0xffffffffu, wanted); left != 0; left &= left - 1) {
           const int from = __ffs(left) - 1;
@@ -153,9 +140,9 @@ struct SparseBackward {
           const Step step{head, base + from, of(rows.begin), of(rows.end), of(rows.whole_begin), of(rows.whole_end)};
           if (lane == 0) {
             send(job, n, step);
-            if (!job.is_list && !keys_sent) send_keys(job, n);
+            if (!keys_sent) send_keys(job, n);
           }
-          keys_sent = !job.is_list;
+          keys_sent = true;
           ++n;
         }
       }

@@ -1,11 +1,10 @@
-// The warpgroups that compute in the sparse backward kernel (sparse_backward.cuh has the equations).
-//
-// Of a tile of keys, and of more than 64 landmarks, each of the two takes 64 keys. dQ needs the dS of both: over a tile
-// of keys it is multiplied in the step after, so that they may be most of a step apart. Up to 64 landmarks are taken
-// whole by both, for other queries: nothing is shared, and while one multiplies the other takes exponentials.
+// The warpgroups that compute in the sparse backward kernel (sparse_backward.cuh has the equations). Each of the two
+// takes 64 of the job's keys. dQ needs the dS of both: it is multiplied in the step after, so that they may be most of
+// a step apart.
 #pragma once
 
 #include "backward_fragments.cuh"
+#include "landmark_sums.cuh"
 #include "sparse_backward_jobs.cuh"
 #include "sparse_backward_scores.cuh"
 
@@ -14,7 +13,6 @@ namespace dsalt::cuda::hopper {
 template <class F>
 struct SparseBackwardConsumer : SparseBackwardScores<F> {
   using Scores = SparseBackwardScores<F>;
-  using Scores::dlambda;
   using Scores::f;
   using Scores::lane;
   using Kind = typename Scores::Kind;
@@ -46,17 +44,13 @@ struct SparseBackwardConsumer : SparseBackwardScores<F> {
     for (int j = 0;; ++j) {
       const Step first = wait_for_step(n);
       if (first.head < 0) return;
-      const Job& job = f.job(j);
 #pragma unroll
       for (int i = 0; i < kHead / 2; ++i) dk[i] = dv[i] = 0;
-      if (job.is_list)
-        run_list(job, n);
-      else
-        run_tile(job, n);
+      run_job(f.job(j), n);
     }
   }
 
-  __device__ __forceinline__ void run_tile(const Job& job, int& n) {
+  __device__ __forceinline__ void run_job(const Job& job, int& n) {
     bool pending = false;
     for (;; ++n) {
       const Step now = wait_for_step(n);
@@ -74,31 +68,11 @@ struct SparseBackwardConsumer : SparseBackwardScores<F> {
       }
       pending = true;
     }
+    // Asked for now: they come behind the additions to dq.
+    const int landmark_rows[2] = {landmark_row(job, 0), landmark_row(job, 1)};
     if (pending) finish_pending();
     release(n++);
-    store_tile(job);
-  }
-
-  __device__ __forceinline__ void run_list(const Job& job, int& n) {
-    dlambda[0] = dlambda[1] = 0;
-    gather(job);
-    const bool few = job.valid <= 64, forward_only = !f.p.sparse.bidirectional;
-    for (;; ++n) {
-      const Step now = wait_for_step(n);
-      if (now.tile < 0) break;
-      const int row0 = now.tile * kQueries;
-      const bool past = forward_only && row0 >= job.first_query && row0 + kQueries <= job.last_query;
-      if (!few) {
-        past ? step<Kind::past_landmarks, false>(job, n, now) : step<Kind::landmarks, false>(job, n, now);
-        finish_pending();
-      } else if (query_boxes == 1 && n % 2 != half) {
-        release(n);  // the other warpgroup's queries
-      } else {
-        past ? step_alone<Kind::past_landmarks>(job, n, now) : step_alone<Kind::landmarks>(job, n, now);
-      }
-    }
-    release(n++);
-    store_list(job, few);
+    store(job, landmark_rows);
   }
 
   __device__ void wait_for_keys(const Job& job) const {
@@ -106,34 +80,6 @@ struct SparseBackwardConsumer : SparseBackwardScores<F> {
     if (job.valid >= keys || !f.p.call.shares_tails()) return;  // keys past the last are somebody else's
     clear_rows(f.k_tile(), job.valid, keys, boxes, thread, consumers);
     clear_rows(f.v_tile(), job.valid, keys, boxes, thread, consumers);
-    named_sync(1, consumers);
-  }
-
-  /// Brings the job's landmarks: names, keys and values, as tiles like those that TMA writes.
-  __device__ void gather(const Job& job) const {
-    named_sync(1, consumers);  // nobody is at the job before
-    const AttentionCall<T>& call = f.p.sparse;
-    if (thread < keys) {
-      const bool exists = thread < job.valid;
-      f.names()[thread] = exists ? job.index[job.first_key + thread] : no_key;
-      const float weight =
-          exists ? call.log_weight(job.sequence, job.first_head, job.list, job.list_slot[job.first_key + thread])
-                 : 0.0f;
-      f.biases()[thread] = landmark_bias(weight, f.p.inverse_scale);
-    }
-    const T* k = call.k.at(call.packed ? 0 : job.sequence, job.kv_head, job.extent.k_start);
-    const T* v = call.v.at(call.packed ? 0 : job.sequence, job.kv_head, job.extent.k_start);
-    constexpr int pieces = kHead / 8;  // of 16 bytes
-    const int piece = thread % pieces, box = piece / 8, inside = piece % 8;
-    for (int n = thread / pieces; n < keys; n += consumers / pieces) {
-      const int key = n < job.valid ? job.index[job.first_key + n] : 0, bytes = n < job.valid ? 16 : 0;
-      const int at = (box * keys + n) * 128 + (inside ^ n % 8) * 16;
-      copy_async_16(f.k_tile() + at, k + key * call.k.row + piece * 8, bytes);
-      copy_async_16(f.v_tile() + at, v + key * call.v.row + piece * 8, bytes);
-    }
-    copy_async_commit();
-    copy_async_wait<0>();
-    async_proxy_fence();
     named_sync(1, consumers);
   }
 
@@ -159,7 +105,7 @@ struct SparseBackwardConsumer : SparseBackwardScores<F> {
     this->template weigh<kind>(s, job, mine, rows, 0, row0);
     wgmma_wait<0>();
     keep_in_registers(dp);
-    this->template differentiate<kind>(s, dp, weights, ds, mine, rows, 0, slot * kQueries);
+    this->template differentiate<kind>(s, dp, weights, ds, mine, rows, rows.delta, 0, slot * kQueries);
 
     issue_weighted_rows<T, kQueries, kHead>(dv, weights, f.do_tile(stage));
     if constexpr (pending) wait_for_ds(steps - 1);
@@ -214,62 +160,6 @@ struct SparseBackwardConsumer : SparseBackwardScores<F> {
     end_step(n, f.p.slots.slot(f.p.call, kQueries, job.sequence, now.head, now.tile));
   }
 
-  /// All of up to 64 landmarks for 64 queries: those of box `half`, or of the whole tile.
-  template <Kind kind>
-  __device__ __forceinline__ void step_alone(const Job& job, int n, const Step& now) {
-    constexpr int queries = 64;
-    const int stage = n % stages, column0 = query_boxes == 2 ? queries * half : 0, row0 = now.tile * kQueries;
-    const std::int64_t slot = f.p.slots.slot(f.p.call, kQueries, job.sequence, now.head, now.tile);
-    float* const sums = f.p.slots.dq + slot * (kQueries * kHead);
-    unsigned char *const q = f.q_tile(stage) + column0 * 128, *const dout = f.do_tile(stage) + column0 * 128;
-    float s[queries / 2], dp[queries / 2];
-    std::uint32_t weights[queries / 16][4], ds[queries / 16][4];
-
-    const int valid = max(job.extent.nq - row0 - column0, 0);
-    if (valid < queries && f.p.call.cu_q.present()) {  // as clear_tail()
-      wait_for_dout(n);
-      clear_rows(q, valid, queries, boxes, thread % 128, 128);
-      clear_rows(dout, valid, queries, boxes, thread % 128, 128);
-      named_sync(2 + half, 128);
-    }
-    issue_k_major<T, kHead, queries, keys, kQueries>(s, f.k_tile(), q);
-    wait_for_dout(n);
-    issue_k_major<T, kHead, queries, keys, kQueries>(dp, f.v_tile(), dout);
-
-    const Queries& rows = f.query_rows(stage);
-    const Keys mine = this->template keys_of<kind>(job, 16 * warp + lane / 4);
-    wgmma_wait<1>();
-    keep_in_registers(s);
-    this->template weigh<kind>(s, job, mine, rows, column0, row0);
-    wgmma_wait<0>();
-    keep_in_registers(dp);
-    this->template differentiate<kind>(s, dp, weights, ds, mine, rows, column0, 0);
-
-    // The warpgroup's own dS, another one than in its step before: box `half`, or in turn the upper and lower rows.
-    unsigned char* const shared_ds = f.ds_tile(n) + (query_boxes == 2 ? 0 : n / 2 % 2 * 64 * 128);
-    store_transposed<keys>(shared_ds + (query_boxes == 2 ? half * keys * 128 : 0), ds, 0, warp, lane);
-    async_proxy_fence();
-    issue_weighted_rows<T, queries, kHead>(dv, weights, dout);
-    named_sync(2 + half, 128);
-    float dq[32];
-    const int part = query_boxes == 2 ? half : 0;
-    issue_query_gradient<T, keys, query_boxes, boxes, 64>(dq, shared_ds, f.k_tile(), part);
-    issue_weighted_rows<T, queries, kHead>(dk, ds, q);
-    wgmma_wait<1>();
-    keep_in_registers(dv);
-    keep_in_registers(dq);
-    add_query_gradient(sums, dq, part, thread);
-    if constexpr (boxes == 2) {
-      issue_query_gradient<T, keys, query_boxes, boxes, 64>(dq, shared_ds, f.k_tile(), 1);
-      wgmma_wait<0>();
-      keep_in_registers(dq);
-      add_query_gradient(sums, dq, 1, thread);
-    }
-    wgmma_wait<0>();
-    keep_in_registers(dk);
-    release(n);
-  }
-
   /// Packed: the rows below the sequence's last are another one's.
   __device__ void clear_tail(int n, int queries) const {
     if (queries >= kQueries || !f.p.call.cu_q.present()) return;
@@ -279,53 +169,26 @@ struct SparseBackwardConsumer : SparseBackwardScores<F> {
     named_sync(1, consumers);
   }
 
-  /// Adds row r of the thread's two to the sums of a landmark; negative: it is none.
-  __device__ void add_to_landmark(int sum_row, int r) const {
-    if (sum_row < 0) return;
-    float* to = f.p.landmarks.dk_dv + static_cast<std::int64_t>(sum_row) * 2 * kHead + lane % 4 * 2;
-#pragma unroll
-    for (int c = 0; c < kHead / 8; ++c) {
-      reduce_add(to + 8 * c, dk[4 * c + 2 * r], dk[4 * c + 2 * r + 1]);
-      reduce_add(to + kHead + 8 * c, dv[4 * c + 2 * r], dv[4 * c + 2 * r + 1]);
-    }
+  /// Row r of the thread's two.
+  __device__ int key_of(const Job& job, int r) const {
+    return job.first_key + 64 * half + 16 * warp + lane / 4 + 8 * r;
   }
-  __device__ int landmark_row(const Job& job, int key) const {
-    return f.p.landmarks.row[key_place(f.p.sparse, job.sequence, job.kv_head, job.extent.k_start, key)] - 1;
+  /// 1 + its row of landmarks' sums, or 0.
+  __device__ int landmark_row(const Job& job, int r) const {
+    if (f.p.landmarks.row == nullptr || key_of(job, r) >= job.keys_end) return 0;
+    return f.p.landmarks.row[key_place(f.p.sparse, job.sequence, job.kv_head, job.extent.k_start, key_of(job, r))];
   }
 
   /// Padded: keys past k_lengths get zeros. Packed: rows of other sequences are left alone.
-  __device__ void store_tile(const Job& job) const {
-    const int end = f.p.call.cu_q.present() ? job.extent.nk : f.p.call.nk;
-    const int first = job.first_key + 64 * half + 16 * warp + lane / 4;
-    const int key[2] = {first, first + 8};
-    int sum_row[2] = {-1, -1};
-    if (f.p.landmarks.row != nullptr) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        if (key[r] < end) sum_row[r] = landmark_row(job, key[r]);
-    }
+  __device__ void store(const Job& job, const int (&landmark_rows)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      add_to_landmark(sum_row[r], r);
-      const bool mine = key[r] < end && sum_row[r] < 0;
-      const std::int64_t at = job.extent.k_start + key[r];
+      const int key = key_of(job, r), sum_row = landmark_rows[r] - 1;
+      add_to_landmark(f.p.landmarks, sum_row, dk, dv, r, lane);
+      const bool mine = key < job.keys_end && sum_row < 0;
+      const std::int64_t at = job.extent.k_start + key;
       store_row(f.p.dk.at(job.sequence, job.kv_head, at), mine, dk, r, f.p.scale, lane);
       store_row(f.p.dv.at(job.sequence, job.kv_head, at), mine, dv, r, 1.0f, lane);
-    }
-  }
-  /// `few`: both warpgroups have a part of the same keys' sums.
-  __device__ void store_list(const Job& job, bool few) const {
-    const int first = (few ? 0 : 64 * half) + 16 * warp + lane / 4;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int n = first + 8 * r;
-      const bool exists = n < job.valid;
-      add_to_landmark(exists ? landmark_row(job, f.names()[n]) : -1, r);
-      if (f.p.landmarks.dlambda == nullptr) continue;
-      float sum = dlambda[r];
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      if (exists && lane % 4 == 0) atomicAdd(f.p.landmarks.dlambda + job.first_entry + n, sum);
     }
   }
 };

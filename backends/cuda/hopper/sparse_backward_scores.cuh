@@ -1,4 +1,4 @@
-// P and dS of one step in the sparse backward kernel (sparse_backward.cuh has the equations), element by element of a
+// P and dS of one step in the sparse backward kernels (sparse_backward.cuh has the equations), element by element of a
 // thread's scores: rows of 64 keys, columns of queries (wgmma.cuh has the layout).
 #pragma once
 
@@ -30,8 +30,10 @@ struct SparseBackwardScores {
   };
   template <Kind kind>
   __device__ __forceinline__ Keys keys_of(const Job& job, int row) const {
-    if constexpr (listed(kind)) return {{f.names()[row], f.names()[row + 8]}, {f.biases()[row], f.biases()[row + 8]}};
-    return {{job.key(row), job.key(row + 8)}, {0, 0}};
+    if constexpr (listed(kind))
+      return {{f.names()[row], f.names()[row + 8]}, {f.biases()[row], f.biases()[row + 8]}};
+    else
+      return {{job.key(row), job.key(row + 8)}, {0, 0}};
   }
 
   /// P^T from S^T, for queries from `column0` of the tile on.
@@ -41,9 +43,12 @@ struct SparseBackwardScores {
     constexpr bool masked = kind != Kind::whole;
     const float scale = f.p.call.scale_log2, inverse_tau = soft ? static_cast<float>(1 / f.p.sparse.tau) : 0;
     // Kind::landmarks: the queries of the list, and how far positions are ahead of queries.
-    const int first_query = kind == Kind::landmarks ? job.first_query - row0 : 0,
-              last_query = kind == Kind::landmarks ? job.last_query - row0 : 0,
-              shift = kind == Kind::landmarks ? row0 + job.extent.nk - job.extent.nq : 0;
+    int first_query = 0, last_query = 0, shift = 0;
+    if constexpr (kind == Kind::landmarks) {
+      first_query = job.first_query - row0;
+      last_query = job.last_query - row0;
+      shift = row0 + job.extent.nk - job.extent.nq;
+    }
     const bool bidirectional = kind == Kind::landmarks && f.p.sparse.bidirectional;
 #pragma unroll
     for (int c = 0; c < count / 4; ++c) {
@@ -80,19 +85,21 @@ struct SparseBackwardScores {
     }
   }
 
-  /// dS^T from P^T and dP^T, and both rounded. `window_sums`: those of dwindow, of the tile's first query.
+  /// dS^T from P^T and dP^T, and both rounded. `delta`: of the tile's queries. `window_sums`: those of dwindow, of its
+  /// first query.
   template <Kind kind, int count>
   __device__ __forceinline__ void differentiate(const float (&s)[count], const float (&dp)[count],
                                                 std::uint32_t (&weights)[count / 8][4],
                                                 std::uint32_t (&ds)[count / 8][4], const Keys& mine,
-                                                const Queries& rows, int column0, std::int64_t window_sums) {
+                                                const Queries& rows, const float* delta, int column0,
+                                                std::int64_t window_sums) {
     const float inverse_tau = soft ? static_cast<float>(1 / f.p.sparse.tau) : 0;
 #pragma unroll
     for (int k = 0; k < count / 8; ++k)
 #pragma unroll
       for (int part = 0; part < 2; ++part) {  // eight queries
         const int c = 2 * k + part, column = column0 + 8 * c + lane % 4 * 2;
-        const float2 d = *reinterpret_cast<const float2*>(rows.delta + column);
+        const float2 d = *reinterpret_cast<const float2*>(delta + column);
         float dwindow[2] = {0, 0};
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
