@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "reduce.cuh"
 
@@ -29,68 +30,105 @@ struct CandidateStatistics {
   Moments x, v;
 };
 
+/// Every lane gets both sums over the warp, those of warp_sum(), in little more than half as many exchanges.
+__device__ inline void sum_both(double& a, double& b) {
+  const bool upper = threadIdx.x % 32 >= 16;
+  double sum = upper ? b : a;
+  sum += __shfl_xor_sync(0xffffffffu, upper ? a : b, 16);
+#pragma unroll
+  for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  const double other = __shfl_xor_sync(0xffffffffu, sum, 16);
+  a = upper ? other : sum;
+  b = upper ? sum : other;
+}
+
 /// Of at most 128 tokens, for every lane of a warp: a lane has four, NaN past the end. Two passes over differences from
 /// one candidate, so that equal energies deviate by exactly 0.
 template <class T>
 __device__ CandidateStatistics part_statistics(const T* x, const T* v) {
   constexpr int n = part_lane_tokens;
-  bool candidate[n], found = false;
-  double x_one = 0, v_one = 0;
-  int count = 0;
+  bool candidate[n], some = false, every = true;
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    candidate[i] = x[i] == x[i] && v[i] == v[i];
+    some |= candidate[i];
+    every &= candidate[i];
+  }
+  const auto statistics = [&](T x_first, T v_first, int amount, auto whole) {
+    const double x_one = x_first, v_one = v_first, count = amount, share = 1 / count;
+    double x_sum = 0, v_sum = 0;
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      x_sum += whole || candidate[i] ? x[i] - x_one : 0;
+      v_sum += whole || candidate[i] ? v[i] - v_one : 0;
+    }
+    sum_both(x_sum, v_sum);
+    const double x_mean = __fma_rn(x_sum, share, x_one), v_mean = __fma_rn(v_sum, share, v_one);
+    x_sum = v_sum = 0;
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      const double from_x = whole || candidate[i] ? x[i] - x_mean : 0,
+                   from_v = whole || candidate[i] ? v[i] - v_mean : 0;
+      x_sum = __fma_rn(from_x, from_x, x_sum);
+      v_sum = __fma_rn(from_v, from_v, v_sum);
+    }
+    sum_both(x_sum, v_sum);
+    return CandidateStatistics{count, {x_mean, x_sum}, {v_mean, v_sum}};
+  };
+  if (__all_sync(0xffffffffu, every))
+    return statistics(__shfl_sync(0xffffffffu, x[0], 0), __shfl_sync(0xffffffffu, v[0], 0), part_tokens,
+                      std::true_type{});
+  const std::uint32_t finders = __ballot_sync(0xffffffffu, some);
+  if (finders == 0) return {};
+  T x_first = 0, v_first = 0;
+  int amount = 0;
 #pragma unroll
   for (int i = n - 1; i >= 0; --i) {
-    candidate[i] = x[i] == x[i] && v[i] == v[i];
-    count += __popc(__ballot_sync(0xffffffffu, candidate[i]));
-    found |= candidate[i];
-    x_one = candidate[i] ? x[i] : x_one;
-    v_one = candidate[i] ? v[i] : v_one;
+    amount += __popc(__ballot_sync(0xffffffffu, candidate[i]));
+    x_first = candidate[i] ? x[i] : x_first;
+    v_first = candidate[i] ? v[i] : v_first;
   }
-  if (count == 0) return {};
-  const int finder = __ffs(__ballot_sync(0xffffffffu, found)) - 1;
-  x_one = __shfl_sync(0xffffffffu, x_one, finder);
-  v_one = __shfl_sync(0xffffffffu, v_one, finder);
-  const double share = 1 / static_cast<double>(count);
-  double x_sum = 0, v_sum = 0;
-#pragma unroll
-  for (int i = 0; i < n; ++i) {
-    x_sum += candidate[i] ? x[i] - x_one : 0;
-    v_sum += candidate[i] ? v[i] - v_one : 0;
-  }
-  const double x_mean = __fma_rn(warp_sum(x_sum), share, x_one), v_mean = __fma_rn(warp_sum(v_sum), share, v_one);
-  x_sum = v_sum = 0;
-#pragma unroll
-  for (int i = 0; i < n; ++i) {
-    const double from_x = candidate[i] ? x[i] - x_mean : 0, from_v = candidate[i] ? v[i] - v_mean : 0;
-    x_sum = __fma_rn(from_x, from_x, x_sum);
-    v_sum = __fma_rn(from_v, from_v, v_sum);
-  }
-  return {static_cast<double>(count), {x_mean, warp_sum(x_sum)}, {v_mean, warp_sum(v_sum)}};
+  const int finder = __ffs(finders) - 1;
+  return statistics(__shfl_sync(0xffffffffu, x_first, finder), __shfl_sync(0xffffffffu, v_first, finder), amount,
+                    std::false_type{});
 }
 
-/// Of a piece, from those of its parts. By any thread; absent parts may be left out.
-__device__ inline CandidateStatistics merged(const CandidateStatistics* parts, int amount) {
-  double count = 0, x_one = 0, v_one = 0, x_sum = 0, v_sum = 0;
+struct MergedMoments {
+  double count;
+  Moments moments;
+};
+
+/// One energy's of a piece, from those of its parts. By any thread; absent parts may be left out.
+__device__ inline MergedMoments merged(const CandidateStatistics* parts, int amount,
+                                       Moments CandidateStatistics::*energy) {
+  double counts[parts_of_piece], count = 0, one = 0, sum = 0;
+  Moments of[parts_of_piece];
 #pragma unroll
   for (int part = 0; part < parts_of_piece; ++part) {
-    if (part >= amount || parts[part].count == 0) continue;
-    const CandidateStatistics& of = parts[part];
-    if (count == 0) x_one = of.x.mean, v_one = of.v.mean;
-    count += of.count;
-    x_sum = __fma_rn(of.count, of.x.mean - x_one, x_sum);
-    v_sum = __fma_rn(of.count, of.v.mean - v_one, v_sum);
+    counts[part] = part < amount ? parts[part].count : 0;
+    of[part] = part < amount ? parts[part].*energy : Moments{0, 0};
+  }
+#pragma unroll
+  for (int part = parts_of_piece - 1; part >= 0; --part) one = counts[part] != 0 ? of[part].mean : one;
+#pragma unroll
+  for (int part = 0; part < parts_of_piece; ++part) {
+    count += counts[part];
+    sum = counts[part] != 0 ? __fma_rn(counts[part], of[part].mean - one, sum) : sum;
   }
   if (count == 0) return {};
-  const double share = 1 / count;
-  CandidateStatistics all = {count, {__fma_rn(x_sum, share, x_one), 0}, {__fma_rn(v_sum, share, v_one), 0}};
+  MergedMoments all = {count, {__fma_rn(sum, 1 / count, one), 0}};
 #pragma unroll
   for (int part = 0; part < parts_of_piece; ++part) {
-    if (part >= amount || parts[part].count == 0) continue;
-    const CandidateStatistics& of = parts[part];
-    const double x = of.x.mean - all.x.mean, v = of.v.mean - all.v.mean;
-    all.x.m2 += __fma_rn(of.count, __dmul_rn(x, x), of.x.m2);
-    all.v.m2 += __fma_rn(of.count, __dmul_rn(v, v), of.v.m2);
+    const double from = of[part].mean - all.moments.mean,
+                 squares = __fma_rn(counts[part], __dmul_rn(from, from), of[part].m2);
+    all.moments.m2 += counts[part] != 0 ? squares : 0;
   }
   return all;
+}
+__device__ inline CandidateStatistics merged(const CandidateStatistics* parts, int amount) {
+  const MergedMoments x = merged(parts, amount, &CandidateStatistics::x),
+                      v = merged(parts, amount, &CandidateStatistics::v);
+  return {x.count, x.moments, v.moments};
 }
 
 /// The statistics of a list's consecutive pieces, for every lane of a warp that calls it. The mean is corrected once,
