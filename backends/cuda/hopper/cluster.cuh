@@ -27,6 +27,10 @@ __device__ inline T* in_block_of_cluster(T* shared, int rank) {
   asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(shared), "r"(rank));
   return there;
 }
+/// Waits until all threads of the cluster have come here: before one touches another block's shared memory.
+__device__ inline void start_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
 /// Waits for all threads of the cluster, and makes what they wrote to shared memory visible.
 __device__ inline void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");

@@ -9,9 +9,9 @@ namespace {
 
 constexpr std::int64_t block_tokens = ListCluster::warps * part_tokens;
 
-__global__ __launch_bounds__(ListCluster::threads, 1) void list_cluster_kernel(ListClusterCall call) {
+__global__ __launch_bounds__(ListCluster::threads, 1) void list_cluster_kernel(SelectionCall call) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(DSALT_EMULATED)
-  sync_cluster();  // every block of the cluster has started
+  start_cluster();
   let_later_kernels_start();
   wait_for_earlier_kernels();  // the energies
   auto& memory = *dynamic_shared_memory<ListCluster::Memory>();
@@ -42,14 +42,7 @@ bool takes_list_clusters(const Context& context, const SelectionProblem& problem
 void select_in_clusters(const Context& context, const SelectionProblem& problem, const SelectionLayout& layout,
                         const SelectionInputs& in, const SelectionOutputs& out) {
   const std::int64_t blocks = cluster_blocks(context, layout), heads = layout.sequences * layout.hq;
-  const ListClusterCall call = {layout,
-                                energy_view<float>(layout, in.nx, false),
-                                energy_view<float>(layout, in.nv, true),
-                                device_view<const float, 1>(in.alpha_raw),
-                                device_view<std::int32_t, 4>(out.landmarks),
-                                device_view<float, 4>(out.score),
-                                device_view<float, 4>(out.landmark_log_weight),
-                                problem.tau};
+  const SelectionCall call = selection_call(problem, layout, in, out);
   launch_clusters(context, "select_landmarks_forward", list_cluster_kernel, heads * blocks, static_cast<int>(blocks),
                   ListCluster::threads, sizeof(ListCluster::Memory), call);
 }

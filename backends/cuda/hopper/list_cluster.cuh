@@ -18,17 +18,9 @@
 #include "../list_radix.cuh"
 #include "../list_ranking.cuh"
 #include "cluster.cuh"
+#include "selection_call.cuh"
 
 namespace dsalt::cuda::hopper {
-
-struct ListClusterCall {
-  SelectionLayout layout;  // of one list
-  EnergyView<float> x, v;
-  View<const float, 1> alpha_raw;
-  View<std::int32_t, 4> landmarks;
-  View<float, 4> score, weight;
-  double tau;
-};
 
 /// Linear in the rough score; the part before the point is the number of the bin.
 struct ScoreBins {
@@ -62,7 +54,7 @@ struct ListCluster {
     Ranking::Memory owned;
   };
 
-  const ListClusterCall& call;
+  const SelectionCall& call;
   Memory& memory;
   int blocks, rank;  // of the cluster
   int lane, warp;
@@ -73,7 +65,7 @@ struct ListCluster {
   int token;
   float x[per_thread], v[per_thread];  // of tokens `token`, `token` + 32, ...; NaN: none
 
-  __device__ ListCluster(const ListClusterCall& of, Memory& shared, int number)
+  __device__ ListCluster(const SelectionCall& of, Memory& shared, int number)
       : call(of),
         memory(shared),
         blocks(blocks_of_cluster()),
@@ -137,16 +129,9 @@ struct ListCluster {
     if (first < parts) memory.pieces[threadIdx.x] = merged(memory.parts + first, min(parts - first, parts_of_piece));
     __syncthreads();
     if (warp == 0) {
-      List<float> list = {.x = from_x,
-                          .v = from_v,
-                          .x_step = call.x.token,
-                          .v_step = call.v.token,
-                          .rule = {},
-                          .end = end,
-                          .tau = call.tau};
-      list.set_outputs(call.landmarks, call.score, call.weight, b, h, 0);
       const int pieces = (parts + parts_of_piece - 1) / parts_of_piece;
-      describe(memory.state, list, list_statistics<1>(memory.pieces, pieces), share, false);
+      describe(memory.state, call.list(from_x, from_v, b, h, 0, end), list_statistics<1>(memory.pieces, pieces), share,
+               false);
       if (lane == 0) {
         // Scores from -1 to 7 deviations, which are those of at least half the candidates, and hardly any is above.
         constexpr ScoreBins usual = {bins / 8, bins / 8};

@@ -18,6 +18,7 @@ template <class T>
 T* in_block_of_cluster(T* shared, int rank) {
   return static_cast<T*>(emulator::in_block_of_cluster(shared, static_cast<unsigned>(rank)));
 }
+inline void start_cluster() { emulator::sync_cluster(); }
 inline void sync_cluster() { emulator::sync_cluster(); }
 
 }  // namespace dsalt::cuda::hopper
