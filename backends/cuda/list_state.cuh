@@ -9,7 +9,7 @@
 
 namespace dsalt::cuda {
 
-constexpr int most_survivors = 1024;
+constexpr int most_survivors = 1024, score_bins = 512;
 
 /// A score without its constant part, which is the same for all candidates of a list: per_v (v - centre of v) + per_x
 /// (x - centre of x). The centres are the means of the list or of one that it contains, the block's shortest; from
@@ -41,6 +41,7 @@ struct ListMemory {
   ListState<T> state;
   union {
     T highest[threads];            // step 1
+    unsigned in_bin[score_bins];   // the same in hopper/prefix_lists.cuh
     double score[most_survivors];  // steps 3 and 4
   };
   std::int32_t index[most_survivors];

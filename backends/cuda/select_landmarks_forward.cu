@@ -4,10 +4,12 @@
 // Two launches: the statistics of the lists' pieces (and energies that do not lie token by token, copied so); then the
 // lists, several consecutive ones of a head by each block, long ones first. Scores are in double. They are ranked
 // afresh for every list, since the ratio of the two deviations changes. How a block finds its lists is in
-// list_selection.cuh. Single lists may go to clusters instead, in one launch: hopper/list_cluster.cuh.
+// list_selection.cuh. In one launch instead: single lists, hopper/list_cluster.cuh, and those of sequences that a block
+// holds at a time, hopper/prefix_lists.cuh.
 #include "cuda_backend.hpp"
 #include "dependent_launch.cuh"
 #include "hopper/list_cluster.hpp"
+#include "hopper/prefix_lists.hpp"
 #include "list_radix.cuh"
 #include "list_selection.cuh"
 #include "select_landmarks.cuh"
@@ -105,9 +107,12 @@ void select(const Context& context, const SelectionProblem& problem, const Selec
             const SelectionOutputs& out) {
   constexpr const char* operation = "select_landmarks_forward";
   const SelectionLayout layout = selection_layout(problem, in, out.landmarks.shape[2]);
-  if constexpr (std::is_same_v<T, float>)
+  if constexpr (std::is_same_v<T, float>) {
     if (hopper::takes_list_clusters(context, problem, layout))
       return hopper::select_in_clusters(context, problem, layout, in, out);
+    if (hopper::takes_prefix_lists(context, problem, layout))
+      return hopper::select_prefix_lists(context, problem, layout, in, out);
+  }
   const auto nx = energy_view<T>(layout, in.nx, false), nv = energy_view<T>(layout, in.nv, true);
   const std::int64_t rows = in.nx.size();
   const Scratch<T> x_memory(context, operation, nx.token == 1 ? 0 : rows),
