@@ -167,11 +167,6 @@ struct PrefixLists {
     while (empty + 1 < pieces && memory.pieces[empty].count == 0) ++empty;
     const auto centre_x = static_cast<float>(memory.pieces[empty].x.mean),
                centre_v = static_cast<float>(memory.pieces[empty].v.mean);
-#pragma unroll
-    for (int i = 0; i < parts_of_warp * part_lane_tokens; ++i) {
-      x[i] -= centre_x;
-      v[i] -= centre_v;
-    }
     if (warp < count) {
       const int t = list(warp);
       ListState<float>& state = memory.lists[warp].state;
@@ -182,6 +177,12 @@ struct PrefixLists {
         // From -1 deviation on, where at least half of the candidates are.
         memory.bins[warp] = {1, 2 + state.rough(centre_x - state.centre_x, centre_v - state.centre_v), !state.by_radix};
       }
+    }
+    hold_candidates();  // not before: working out a rule takes registers, and the other warps load meanwhile
+#pragma unroll
+    for (int i = 0; i < parts_of_warp * part_lane_tokens; ++i) {
+      x[i] -= centre_x;
+      v[i] -= centre_v;
     }
     __syncthreads();
   }
@@ -280,7 +281,6 @@ struct PrefixLists {
       if (threadIdx.x < score_bins) memory.lists[l].in_bin[threadIdx.x] = 0;
     take_statistics();
     const double share = warp < count ? share_of_score(*call.selection.alpha_raw.at(h)) : 0;
-    hold_candidates();
     sync_cluster();  // every block has the statistics of all parts
     describe_lists(share);
     constexpr int rounds = 2;
