@@ -241,6 +241,7 @@ struct PrefixLists {
         if (above >= k && bin == 0) bin = lane * per_lane + i, reached = above;
       }
       const int highest = warp_max(bin);
+      __syncwarp();  // every lane has seen `searched`, which one of them changes
       if (bin == highest && (bin > 0 || lane == 0)) {
         const OctaveBins bins = memory.bins[warp];
         if (bin > 0) list.state.threshold = bins.lowest_score(bin) - 2 * list.state.rough.margin;
