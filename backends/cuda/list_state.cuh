@@ -12,9 +12,9 @@ namespace dsalt::cuda {
 constexpr int most_survivors = 1024, score_bins = 512;
 
 /// A score without its constant part, which is the same for all candidates of a list: per_v (v - centre of v) + per_x
-/// (x - centre of x). The centres are the means of the list or of one that it contains, the block's shortest; from
-/// there the mean of M candidates lies at most sqrt(M) deviations away. So both terms are at most 3 sqrt(M) together,
-/// and rounding moves a rough score by less than half the margin.
+/// (x - centre of x). The centres are the means of the list or of some of its candidates (of the block's shortest list,
+/// of a piece); from there the mean of M candidates lies at most sqrt(M) deviations away. So both terms are at most 3
+/// sqrt(M) together, and rounding moves a rough score by less than half the margin.
 template <class T>
 struct RoughRule {
   T per_v, per_x, margin;

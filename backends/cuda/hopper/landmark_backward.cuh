@@ -1,14 +1,13 @@
 // The landmarks' part of the sparse backward pass (sparse_backward.cuh has the equations), before the windows' part. A
 // block walks the query tiles of a segment of a head, with up to 64 landmarks of a list at a time. It is the first to
 // meet a tile, so it finds delta = rowsum(dO O) of its rows and stores what the other kernel adds to: of dQ, no zeros
-// are written first, and rows of O and dO are read once for all of this.
+// are written first, O is read once, and the dO of that visit serves delta too.
 //
 // One warp copies, two warpgroups compute (landmark_backward_consumer.cuh), each for 64 queries of its own: while one
 // multiplies, the other takes exponentials. Gradients of keys are added to float32 sums, in any order.
 #pragma once
 
 #include "../attention_call.cuh"
-#include "../mma.cuh"
 #include "dense_call.cuh"
 #include "landmark_backward_consumer.cuh"
 #include "landmark_backward_jobs.cuh"
@@ -60,7 +59,7 @@ struct LandmarkBackward {
     DenseCall call;  // tiles: of queries
     AttentionCall<T> sparse;
     QuerySlots slots;
-    Queries* rows;           // of slot 0; delta: -dlse at first
+    Queries* rows;           // of slot 0; delta: -dlse at first, and only then read
     std::int64_t rows_step;  // bytes to those of the next slot
     LandmarkSums landmarks;
     LandmarkSegments segments;
@@ -151,7 +150,7 @@ struct LandmarkBackward {
     load(do_tile(stage), p.dout, &barriers.do_full[stage]);
     if (first) load(out_tile(stage), p.out, &barriers.do_full[stage]);
   }
-  /// Step n is none.
+  /// Step n is no tile but a mark, -1 or -2: Step.
   __device__ void send_end(int n, int tile) const {
     wait_until_empty(n);
     step_of(n) = {tile, 0, false};

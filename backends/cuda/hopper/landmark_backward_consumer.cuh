@@ -1,6 +1,7 @@
 // The warpgroups that compute in the landmark backward kernel (landmark_backward.cuh).
 #pragma once
 
+#include "../mma.cuh"
 #include "backward_fragments.cuh"
 #include "landmark_backward_jobs.cuh"
 #include "landmark_sums.cuh"

@@ -1,4 +1,4 @@
-// Whose gradients the landmark backward kernel (landmark_backward.cuh) computes next, and for which queries.
+// Which landmarks and which query tiles a block of the landmark backward kernel (landmark_backward.cuh) takes next.
 #pragma once
 
 #include "backward_fragments.cuh"
@@ -77,12 +77,17 @@ struct LandmarkCursor {
   __device__ static int list_of(const AttentionCall<T>& call, int query) {
     return static_cast<int>(min(call.list_of(query), call.lists - 1));
   }
-  /// The first query that reads a list, of those that exist.
+  /// The first query that reads the list, of those that exist.
   template <class T>
-  __device__ int first_query(const AttentionCall<T>& call, std::int64_t of_list) const {
-    const std::int64_t query =
-        call.chunk == 0 ? (of_list == 0 ? 0 : INT32_MAX) : of_list * call.chunk - call.chunk_offset;
+  __device__ int first_query(const AttentionCall<T>& call) const {
+    const std::int64_t query = list * call.chunk - call.chunk_offset;
     return static_cast<int>(min(max(query, std::int64_t{0}), static_cast<std::int64_t>(extent.nq)));
+  }
+  /// One past the last query that reads the list.
+  template <class T>
+  __device__ int last_query(const AttentionCall<T>& call) const {
+    const std::int64_t start = list * call.chunk - call.chunk_offset;
+    return call.chunk == 0 || extent.nq - start <= call.chunk ? extent.nq : static_cast<int>(start + call.chunk);
   }
   template <class T>
   __device__ std::int64_t clean_list(const AttentionCall<T>& call) const {
@@ -111,8 +116,8 @@ struct LandmarkCursor {
         ((static_cast<std::int64_t>(sequence) * call.row_heads + job.row_head) * call.lists + list) * call.slots +
         block;
     job.extent = extent;
-    job.first_query = first_query(call, list);
-    job.last_query = first_query(call, list + 1);
+    job.first_query = first_query(call);
+    job.last_query = last_query(call);
     job.starts = block == 0;
     job.first_place = place - first_place - begin;
     job.first_tile = max(begin, job.first_query / kQueries);

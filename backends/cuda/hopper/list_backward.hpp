@@ -1,5 +1,5 @@
-// The landmarks' part of the gradients where few queries read a list: beside the sparse backward kernel, which then has
-// the window's part alone.
+// The landmarks' part of the gradients where few queries read a list: before the windows' kernel (sparse_backward.cuh),
+// in place of landmark_backward.hpp.
 #pragma once
 
 #include "../context.hpp"

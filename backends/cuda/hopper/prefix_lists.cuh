@@ -26,8 +26,8 @@ struct PrefixListsCall {
   int parts_of_stretch, pieces_of_stretch;  // between the ends of two lists
 };
 
-/// `number`, linear in the rough score, finds its bin: from 1 to 256 there are 64 to each power of two. What is less or
-/// more counts as one of these.
+/// `number`, linear in the rough score, finds its bin: from 1 to 256 there are 64 to each power of two. Numbers below 1
+/// or above 256 go to the first or the last bin.
 struct OctaveBins {
   static constexpr int shift = 17;  // 6 bits of the mantissa stay
   static constexpr unsigned first = 0x3f800000u;
@@ -58,8 +58,9 @@ struct PrefixLists {
     CandidateStatistics parts[most_parts], pieces[most_parts];
     OctaveBins bins[most_lists];
     RadixMemory<threads> radix;
-    Ranking::Memory lists[most_lists];  // as many as a block has
+    Ranking::Memory lists[most_lists];  // as many as a block has: the last member, since the rest is not allocated
   };
+  static_assert(sizeof(Memory) <= 227 * 1024);
 
   const PrefixListsCall& call;
   Memory& memory;

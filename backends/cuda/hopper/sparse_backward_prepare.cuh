@@ -23,11 +23,11 @@ __device__ inline void number_landmark(const AttentionCall<T>& call, std::int64_
   sums.place[row] = static_cast<std::int32_t>(place);
 }
 
-/// Before: what the main kernel reads of a query tile, and the news to the key tiles that it admits.
+/// Before: what the windows' kernel reads of a query tile, and the news to the key tiles that it admits.
 /// `landmarks_follow`: the landmarks' kernel finds delta (here it becomes -dlse) and begins the sums of dq, which
-/// otherwise become zeros. One block of 128 threads per slot of a head, the last slot first: those that the main kernel
-/// begins with stay in L2. The blocks after these number landmarks, each thread one of the `entries` of row heads'
-/// lists.
+/// otherwise become zeros. One block of 128 threads per slot of a head, the last slot first: those that the windows'
+/// kernel begins with, if it is the next one, stay in L2. The blocks after these number landmarks, each thread one of
+/// the `entries` of row heads' lists.
 template <class F, class T, int kHead, int kRows>
 __global__ void __launch_bounds__(128)
     sparse_backward_prepare_kernel(DenseCall call, unsigned slots, std::int64_t entries, typename F::Parameters p,
