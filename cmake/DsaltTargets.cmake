@@ -26,3 +26,11 @@ function(dsalt_configure target)
     target_link_options(${target} PUBLIC -fsanitize=${DSALT_SANITIZE})
   endif()
 endfunction()
+
+# For targets around the library, after dsalt_configure: checks of every pointer for null (AddressSanitizer reports its use)
+# and for alignment make their code and its compilation half as fast again. The library keeps them.
+function(dsalt_sanitize_without_pointers target)
+  if(DSALT_SANITIZE MATCHES undefined)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,alignment>)
+  endif()
+endfunction()

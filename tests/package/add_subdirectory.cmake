@@ -1,8 +1,9 @@
 # Builds and runs a consumer that has libdsalt's source as a subdirectory; then installs the static library from it.
 include(${CMAKE_CURRENT_LIST_DIR}/support.cmake)
 
+# Unoptimised: this is about what is built and installed, and consumers debug as well.
 set(configure ${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/subdirectory -B ${WORK}/build -G ${GENERATOR}
-    -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_COMPILER_LAUNCHER=${CXX_LAUNCHER}
+    -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_COMPILER_LAUNCHER=${CXX_LAUNCHER}
     -DDSALT_SOURCE=${SOURCE})
 file(REMOVE_RECURSE ${WORK} ${PREFIX})
 

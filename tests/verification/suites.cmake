@@ -11,6 +11,12 @@ dsalt_test(verification_planted INTERNAL
 dsalt_test(verification_device INTERNAL
   SOURCES device_backends.cpp
   LIBRARIES dsalt::verification)
+# The suites once more, on the stand-in device: a test of its own, so that sanitizers meet them once.
+set(all_suites device_backends/every_suite_passes)
+set_property(TEST verification_device APPEND PROPERTY ENVIRONMENT "BOOST_TEST_RUN_FILTERS=!${all_suites}")
+add_test(NAME verification_device_suites COMMAND test_verification_device --report_level=short --run_test=${all_suites})
+set_tests_properties(verification_device_suites PROPERTIES LABELS suites TIMEOUT 900)
+set_tests_properties(verification_suites PROPERTIES COST 100)  # begins first: it takes longest
 
 # The stand-in device as a module, for tests of the command and of scripts.
 add_library(test_fake_device MODULE fake_device_module.cpp)
