@@ -27,8 +27,8 @@ function(dsalt_configure target)
   endif()
 endfunction()
 
-# For targets around the library, after dsalt_configure: checks of every pointer for null (AddressSanitizer reports its use)
-# and for alignment make their code and its compilation half as fast again. The library keeps them.
+# For targets around the library, after dsalt_configure: no checks of every pointer for null (AddressSanitizer reports its
+# use) and for alignment, which cost much of the time to compile and run them. The library keeps these checks.
 function(dsalt_sanitize_without_pointers target)
   if(DSALT_SANITIZE MATCHES undefined)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,alignment>)
