@@ -69,15 +69,18 @@ inline F larger(F x, F than) {
 
 constexpr float infinity = __builtin_inff();
 
-/// p 2^n for a whole n, rounded once.
+/// p 2^n for a whole n and p < 2, rounded once. Where n < -150 that is 0, and p may be anything. No such product is
+/// computed: processors need long, Intel's hundreds of cycles, for a vector of which one result is that small.
 inline F times_power(F p, F n) {
 #if defined(__AVX512F__) && DSALT_LANES == 16
-  return (F)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)n);
+  const __mmask16 counts = _mm512_cmp_ps_mask((__m512)n, _mm512_set1_ps(-150.0f), _CMP_NLT_UQ);  // or NaN
+  return (F)_mm512_maskz_scalef_ps(counts, (__m512)p, (__m512)n);
 #else
   // Two exact factors, so that a subnormal result is rounded once. A NaN n converts to something: p is NaN then.
-  const I whole = __builtin_convertvector(n, I), half = whole >> 1;
+  const I counts = ~(n < broadcast(-150.0f));
+  const I whole = __builtin_convertvector(n, I) & counts, half = whole >> 1;
   const F low = (F)((half + 127) << 23), high = (F)((whole - half + 127) << 23);
-  return p * low * high;
+  return (F)(counts & (I)(p * low * high));
 #endif
 }
 
@@ -92,10 +95,9 @@ inline void exponentials_below(F (&x)[N]) {
 #pragma GCC unroll 16
     for (int k = 0; k < N; ++k) step(k);
   };
-  // exp(-110) is below half the smallest subnormal. Adding `magic` rounds to a whole number, ties to even. The first
-  // part of ln 2 has 15 bits: n times it is exact.
+  // Adding `magic` rounds to a whole number, ties to even. The first part of ln 2 has 15 bits: n times it is exact, as
+  // long as the result is not 0 anyway (r and p become any numbers then, for x = -inf NaN).
   const F magic = broadcast(0x1.8p23f);
-  each([&](int k) { x[k] = larger(x[k], broadcast(-110.0f)); });
   each([&](int k) { n[k] = multiply_add(x[k], broadcast(0x1.715476p+0f), magic); });
   each([&](int k) { n[k] = n[k] - magic; });
   each([&](int k) { x[k] = multiply_add(n[k], broadcast(-0x1.62e4p-1f), x[k]); });
