@@ -1,6 +1,7 @@
 // dsalt --version: what was built, with what, and what this machine can do.
 #include "dsalt/version.hpp"
 
+#include "amx.hpp"
 #include "commands.hpp"
 #include "dsalt/errors.hpp"
 #include "dsalt/registry.hpp"
@@ -21,6 +22,7 @@ std::string detected_isa() {
   DSALT_DETECT("avx512vl");
   DSALT_DETECT("avx512bf16");
 #undef DSALT_DETECT
+  if (internal::has_amx_bf16()) isa += " amx-bf16";
   return isa;
 #elif defined(__aarch64__)
   return "aarch64";

@@ -16,6 +16,7 @@
 #include <omp.h>
 
 #include "attention_backward.hpp"
+#include "kernel_scope.hpp"
 
 namespace dsalt::internal {
 namespace {
@@ -493,6 +494,7 @@ void attention_backward_queries(BackwardCall& call, LandmarkGradients& landmarks
   // Tile n, whose landmark blocks are in place n - first of the round. `next` is likely to be this thread's next tile.
   // No tile after it admits a key below `retired` (-1: that is not known).
   const auto run = [&](std::int64_t n, std::int64_t first, std::int64_t next, std::int64_t end, std::int64_t retired) {
+    const KernelScope scope(call.kernels, call.pairs);
     const TilePlace place = call.place(n);
     const AttentionSequence sequence = attention_sequence(call.inputs, place.b);
     QueryPass pass{call,

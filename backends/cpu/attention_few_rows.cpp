@@ -11,7 +11,7 @@ namespace {
 /// Which keys (or values) are asked for while others are read: those a few KB further on and, from that far before the
 /// end on, the first ones of the kv head before, which is likely to be this thread's next and to begin where this one
 /// began. Distances are in bytes; 0 asks for nothing. In pages a lane group has a distance of its own, from its first
-/// key: exact where pages are whole lane groups.
+/// key: exact where pages are whole lane groups (values with AMX: whole groups of 32 keys).
 class Ahead {
  public:
   Ahead(const Operand& operand, const Rows& view, std::int64_t kv_head, std::int64_t first_key, std::int64_t end_key)

@@ -13,6 +13,7 @@
 
 #include "attention_forward.hpp"
 #include "cpu_backend.hpp"
+#include "kernel_scope.hpp"
 #include "parallel.hpp"
 
 namespace dsalt::internal {
@@ -36,7 +37,7 @@ struct TilePass : ForwardPass {
     SoftmaxRows& of = own.softmax;
     const bool rescales =
         own.rounds ? kernels.softmax_pairs(s, count, of.m, of.sum, of.sum_lo, of.rounded, of.rounded_lo, of.alpha,
-                                           bound, lane_begin, lane_end, own.products.key_pairs())
+                                           bound, lane_begin, lane_end, own.v.exceptional(), own.products.key_pairs())
                    : kernels.softmax(s, count, of.m, of.sum, of.sum_lo, of.alpha, bound, lane_begin, lane_end);
     if (rescales)
       for (int r = row_begin; r < row_end; ++r)
@@ -214,6 +215,7 @@ void CpuBackend::attention_forward(const AttentionProblem& problem, const Attent
                      few ? std::clamp<std::int64_t>(tasks / (32 * team), 1, most_few_in_a_row) : most_in_a_row);
 #pragma omp parallel num_threads(team)
   {
+    const KernelScope scope(kernels_, pairs);
     ForwardScratch& own = *scratch[static_cast<std::size_t>(omp_get_thread_num())];
     std::optional<ForwardSequence> of;
     for (TaskRange range = shared.take(); range.begin < range.end; range = shared.take())

@@ -121,18 +121,20 @@ void Products::row_sums(const float* w, Operand& values, int key_begin, int key_
   const int keys = key_end - key_begin, rows = row_end - row_begin;
   float* const* sums = out.running(row_begin, row_end);
   bool exceptional = false;
-  // The kernels add key by key to the running sums, so that the bits are the same however many they get at a time.
+  // The kernels add key by key to the running sums, or group by group: the bits are the same however many of these they
+  // get at a time.
+  const int group = pairs_ ? 2 * kernels_.group_pairs : 1, step = std::max(group, lane_group);
   for (int begin = 0, end; begin < keys; begin = end) {
     const std::int64_t bytes = ahead.bytes[begin / lane_group];
-    end = begin + lane_group;
-    while (end < keys && ahead.bytes[end / lane_group] == bytes) end += lane_group;
+    end = begin + step - (key_begin + begin) % group;
+    while (end < keys && ahead.bytes[end / lane_group] == bytes) end += step;
     end = std::min(end, keys);
     if (!pairs_)
       kernels_.row_accumulate(w + row_begin * tile + begin, tile, values.rows_ + key_begin + begin, end - begin,
                               values.width_, bytes, sums, rows);
     else if (kernels_.row_accumulate_pairs(weights_.get() + (row_begin * tile + begin) / 2, tile / 2,
-                                           values.narrow_ + key_begin + begin, end - begin, values.channels_, bytes,
-                                           sums, rows))
+                                           values.narrow_ + key_begin + begin, (key_begin + begin) / 2, end - begin,
+                                           values.channels_, bytes, sums, rows))
       exceptional = true;
   }
   if (!exceptional) return;
@@ -171,11 +173,11 @@ void Products::sum_paired_keys(const float* w, const Operand& values, int key_be
   const std::uint32_t* paired = values.paired_.get() + key_begin / 2 * values.width_;
   out.add(row_begin, row_end, [&](int begin, int end, float* const* sums, bool starts) {
     if (starts)
-      kernels_.accumulate_pairs_compensated(weights_.get() + begin, tile, 1, paired, (keys + 1) / 2, values.width_, 1,
-                                            sums, 0, end - begin, true);
+      kernels_.accumulate_pairs_compensated(weights_.get() + begin, tile, 1, paired, key_begin / 2, (keys + 1) / 2,
+                                            values.width_, 1, sums, 0, end - begin, true);
     else
-      kernels_.accumulate_pairs(weights_.get() + begin, tile, 1, paired, (keys + 1) / 2, values.width_, sums,
-                                end - begin);
+      kernels_.accumulate_pairs(weights_.get() + begin, tile, 1, paired, key_begin / 2, (keys + 1) / 2, values.width_,
+                                sums, end - begin);
   });
   // Not into the plain sum, which the next product of pairs would flush to 0 if it were subnormal.
   if (values.exceptional_)
@@ -198,9 +200,9 @@ void Products::sum_rows(const float* w, const Operand& values, int key_begin, in
     end = faint == 0 ? keys : begin + 1;
     while (end < keys && is_faint(end) == is_faint(begin)) ++end;
     kernels_.accumulate_pairs_compensated(weights_.get() + begin * tile / 2 + row_begin / 2, 1, tile / 2,
-                                          values.paired_.get() + row_begin / 2 * values.width_, (rows + 1) / 2,
-                                          values.width_, is_faint(begin) ? faint_unit : 1, out + key_begin + begin,
-                                          lo_offset, end - begin, first);
+                                          values.paired_.get() + row_begin / 2 * values.width_, row_begin / 2,
+                                          (rows + 1) / 2, values.width_, is_faint(begin) ? faint_unit : 1,
+                                          out + key_begin + begin, lo_offset, end - begin, first);
   }
   if (values.exceptional_) in_float32(false);
 }

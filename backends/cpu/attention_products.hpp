@@ -1,8 +1,9 @@
 // The matrix products of attention on tiles of 64 rows, in one of two arithmetics:
 //
 //   float32   any operands, converted to float32
-//   pairs     bfloat16 operands by VDPBF16PS (AVX-512-BF16): exact products, float32 sums; P and dS are rounded to
-//             bfloat16 before the product that consumes them, as docs/semantics.md allows for 16-bit inputs
+//   pairs     bfloat16 operands by VDPBF16PS (AVX-512-BF16) or TDPBF16PS (AMX): exact products, float32 sums; P and dS
+//             are rounded to bfloat16 before the product that consumes them, as docs/semantics.md allows for 16-bit
+//             inputs
 //
 // Every product of a call runs in the same arithmetic, and a row's sums do not depend on its neighbours in the tile.
 #pragma once
@@ -48,6 +49,8 @@ class Operand {
   bool in_place(const Rows& view) const { return pairs_ ? view.pairs_in_place() : view.in_place(); }
   /// Makes rows [begin, end) ready to be summed (begin even): needed before they are `values` of a product below.
   void prepare_sums(int begin, int end);
+  /// Pairs: whether the rows that were made ready have exceptional elements, which are multiplied in float32.
+  bool exceptional() const { return exceptional_; }
   /// Pairs: the exceptional elements of rows [begin, end) in float32, 0 elsewhere.
   void read_exceptional(int begin, int end);
 
@@ -142,7 +145,8 @@ struct SoftmaxRows {
   alignas(64) float m[tile], sum[tile], sum_lo[tile], rounded[tile], rounded_lo[tile], alpha[tile];
 };
 
-/// What is asked for while values are read: so many bytes behind those of each lane group (0: nothing).
+/// What is asked for while values are read: so many bytes behind those of each lane group (0: nothing). Where sums add
+/// more keys at once (Kernels::group_pairs), these get the distance of their first lane group.
 struct AheadOfGroups {
   std::int64_t bytes[tile / lane_group] = {};
 };

@@ -2,17 +2,21 @@
 // DSALT_KERNELS (the table's name) and DSALT_LANES (float32 lanes per vector).
 #include "kernels.hpp"
 
+#include "kernels_amx.hpp"
 #include "kernels_bf16.hpp"
 #include "kernels_convert.hpp"
 #include "kernels_dropout.hpp"
 #include "kernels_matrix.hpp"
 #include "kernels_rows.hpp"
+#include "kernels_rows_bf16.hpp"
 #include "kernels_softmax.hpp"
 
 namespace dsalt::internal {
 
 const Kernels DSALT_KERNELS = {
-#if defined(__AVX512BF16__)
+#if defined(__AMX_BF16__)
+    .name = "AMX-BF16",
+#elif defined(__AVX512BF16__)
     .name = "AVX-512-BF16",
 #elif DSALT_LANES == 16
     .name = "AVX-512",
@@ -28,6 +32,15 @@ const Kernels DSALT_KERNELS = {
     .accumulate_compensated = accumulate_compensated,
     .fold = fold,
     .transpose = transpose,
+#if defined(__AMX_BF16__)
+    .group_pairs = group_pairs,
+    .enter = enter,
+    .leave = leave,
+#else
+    .group_pairs = 1,
+    .enter = nullptr,
+    .leave = nullptr,
+#endif
 #if defined(__AVX512BF16__)
     .scores_pairs = scores_pairs,
     .row_scores_pairs = row_scores_pairs,

@@ -36,8 +36,13 @@ struct DropoutRows {
   float kept;
 };
 
+/// What a thread's tile registers were configured for before Kernels::enter.
+struct alignas(64) TileState {
+  unsigned char bytes[64];
+};
+
 struct Kernels {
-  const char* name;  // "scalar" (the compiler's baseline), "AVX2", "AVX-512", "AVX-512-BF16"
+  const char* name;  // "scalar" (the compiler's baseline), "AVX2", "AVX-512", "AVX-512-BF16", "AMX-BF16"
 
   /// out[r][lane] = sum_c rows[r][c] packed[c][lane] for r in [0,count), lanes [lane_begin, lane_end).
   /// Sums run over blocks of 64 channels, each from zero. highest[lane], unless null, is raised to the largest of them
@@ -70,32 +75,48 @@ struct Kernels {
   void (*transpose)(const void* const* rows, int count, std::int64_t channels, void* packed);
 
   // Matrix products of bfloat16 operands; null where the instruction set has none. A pair is two neighbouring elements
-  // in 32 bits. See kernels_bf16.hpp about subnormal, infinite and NaN operands.
+  // in 32 bits. See kernels_bf16.hpp about subnormal, infinite and NaN operands. Where group_pairs is not 1, that many
+  // pairs are added as one number: of channels, and of terms, counted from the start of a tile. Sums over terms begin
+  // at pair `first` of their tile.
+
+  /// 1, or 16 with AMX.
+  int group_pairs;
+  /// A thread may call products of pairs between these two only (KernelScope); null where that makes no difference.
+  void (*enter)(TileState* before);
+  void (*leave)(const TileState* before);
   /// As scores, times `factor`: packed[pair of channels][lane], rows of bfloat16 with an even number of channels.
   void (*scores_pairs)(const std::uint32_t* packed, const std::uint16_t* const* rows, int count, std::int64_t pairs,
                        float factor, int lane_begin, int lane_end, float* out, float* highest);
-  /// As row_scores, times `factor`.
+  /// As row_scores, times `factor`, for at most 16 rows, and with the bits of scores_pairs.
   void (*row_scores_pairs)(const void* const* q, int count, const std::uint16_t* const* keys, int key_count,
                            std::int64_t pairs, float factor, std::int64_t ahead, float* out);
-  /// As accumulate: a and rows[pair of terms][column] hold pairs of terms, row stride `width`.
+  /// As accumulate, one stride of `a` being 1: a and rows[pair of terms][column] hold `terms` pairs of terms, row
+  /// stride `width`. Pairs of rows before and after these are read where they belong to the same groups, and must be
+  /// finite.
   void (*accumulate_pairs)(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
-                           const std::uint32_t* rows, int terms, std::int64_t width, float* const* out, int count);
+                           const std::uint32_t* rows, int first, int terms, std::int64_t width, float* const* out,
+                           int count);
   /// As accumulate_compensated: the sums are multiplied by `factor` before they are added.
   void (*accumulate_pairs_compensated)(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
-                                       const std::uint32_t* rows, int terms, std::int64_t width, float factor,
-                                       float* const* out, std::int64_t lo_offset, int count, bool first);
+                                       const std::uint32_t* rows, int first, int terms, std::int64_t width,
+                                       float factor, float* const* out, std::int64_t lo_offset, int count,
+                                       bool is_first);
   /// As softmax (below), and pairs[r / 2][lane] = (s[r][lane], s[r + 1][lane]) rounded to bfloat16, row stride tile;
-  /// rounded + rounded_lo sums those as sum + sum_lo does the unrounded ones.
+  /// rounded + rounded_lo sums those as sum + sum_lo does the unrounded ones. s becomes the weights only if `keeps`;
+  /// else it stays as it is.
   bool (*softmax_pairs)(float* s, int count, float* m, float* sum, float* sum_lo, float* rounded, float* rounded_lo,
-                        float* alpha, const float* bound, int lane_begin, int lane_end, std::uint32_t* pairs);
+                        float* alpha, const float* bound, int lane_begin, int lane_end, bool keeps,
+                        std::uint32_t* pairs);
   /// As row_softmax (below), and pairs[n / 2] = (s[n], s[n + 1]) with what softmax_pairs does to them.
   bool (*row_softmax_pairs)(float* s, int count, float* m, float* sum, float* sum_lo, float* rounded, float* rounded_lo,
                             float* alpha, std::uint32_t* pairs);
-  /// out[r] += sum_t w[r][t] rows[t] for r in [0,count), as interleave and accumulate_pairs do it: w[r * r_stride + t /
-  /// 2] is the pair of weights t and t + 1, the one past an odd number of terms 0. Returns whether some elements are
-  /// exceptional; they are left out.
+  /// out[r] += sum_t w[r][t] rows[t] for at most 16 rows r in [0,count) and t in [0,terms), as interleave and
+  /// accumulate_pairs do it: w[r * r_stride + t / 2] is the pair of weights t and t + 1, the one past an odd number of
+  /// terms 0. Only a tile's last call may end inside a group. Returns whether some elements are exceptional; they are
+  /// left out.
   bool (*row_accumulate_pairs)(const std::uint32_t* w, std::int64_t r_stride, const std::uint16_t* const* rows,
-                               int terms, std::int64_t width, std::int64_t ahead, float* const* out, int count);
+                               int first, int terms, std::int64_t width, std::int64_t ahead, float* const* out,
+                               int count);
   /// pairs as softmax_pairs makes them.
   void (*pair_rows)(const float* s, int count, int lane_begin, int lane_end, std::uint32_t* pairs);
   /// pairs[r][lane / 2] = (s[r][lane], s[r][lane + 1]); row stride tile / 2. Faint rows, whose largest magnitude is
@@ -166,18 +187,18 @@ struct Kernels {
 };
 
 /// Filled in kernels.cpp; the x86 tables exist on x86-64 only.
-extern const Kernels kernels_scalar, kernels_avx2, kernels_avx512, kernels_avx512bf16;
+extern const Kernels kernels_scalar, kernels_avx2, kernels_avx512, kernels_avx512bf16, kernels_amxbf16;
 
 /// The tables that this machine can run, best first; never empty.
 struct KernelChoice {
   const char* key;  // the value of DSALT_CPU_ISA
   const Kernels* table;
 };
-inline constexpr int most_kernels = 4;
+inline constexpr int most_kernels = 5;
 int available_kernels(KernelChoice (&choices)[most_kernels]);
 
-/// The best table, or the one named by `isa` ("scalar", "avx2", "avx512", "avx512bf16"); null or "" means the best.
-/// InvalidArgument names what this machine can run.
+/// The best table, or the one named by `isa` ("scalar", "avx2", "avx512", "avx512bf16", "amxbf16"); null or "" means
+/// the best. InvalidArgument names what this machine can run.
 const Kernels& select_kernels(const char* isa);
 
 }  // namespace dsalt::internal

@@ -1,4 +1,5 @@
-// The matrix kernels on bfloat16 pairs (VDPBF16PS), for kernels.cpp alone, and what brings operands into pairs.
+// The matrix kernels on bfloat16 pairs (VDPBF16PS; by AMX in kernels_amx.hpp), for kernels.cpp alone, and what brings
+// operands into pairs.
 //
 // A pair is 32 bits, the element of lower index in the lower half. Products of two bfloat16 are exact in float32; a
 // pair adds two of them to a float32 sum. The instruction takes subnormal operands as 0 and flushes subnormal sums to
@@ -25,6 +26,8 @@ inline std::uint32_t pair_at(const std::uint16_t* p) {
   __builtin_memcpy(&x, p, 4);
   return x;
 }
+
+#if !defined(__AMX_BF16__)  // kernels_amx.hpp has these products
 
 template <int R, int N>
 inline void scores_pairs_block(const std::uint32_t* packed, const std::uint16_t* const* rows, std::int64_t pairs,
@@ -116,17 +119,19 @@ inline void accumulate_pair_rows(const std::uint32_t* a, std::int64_t t_stride, 
 }
 
 void accumulate_pairs(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride, const std::uint32_t* rows,
-                      int terms, std::int64_t width, float* const* out, int count) {
+                      int, int terms, std::int64_t width, float* const* out, int count) {
   accumulate_pair_rows<Into::running>(a, t_stride, r_stride, rows, terms, width, 1, out, 0, count);
 }
 
 void accumulate_pairs_compensated(const std::uint32_t* a, std::int64_t t_stride, std::int64_t r_stride,
-                                  const std::uint32_t* rows, int terms, std::int64_t width, float factor,
-                                  float* const* out, std::int64_t lo_offset, int count, bool first) {
-  (first ? accumulate_pair_rows<Into::first> : accumulate_pair_rows<Into::compensated>)(a, t_stride, r_stride, rows,
-                                                                                        terms, width, factor, out,
-                                                                                        lo_offset, count);
+                                  const std::uint32_t* rows, int, int terms, std::int64_t width, float factor,
+                                  float* const* out, std::int64_t lo_offset, int count, bool is_first) {
+  (is_first ? accumulate_pair_rows<Into::first> : accumulate_pair_rows<Into::compensated>)(a, t_stride, r_stride, rows,
+                                                                                           terms, width, factor, out,
+                                                                                           lo_offset, count);
 }
+
+#endif
 
 /// Words 0..15 and 16..31 of x, alternating.
 inline __m512i zip(__m512i x) {
@@ -152,7 +157,7 @@ inline void store_pairs(std::uint32_t* pairs, F& low, F& high) {
 }
 
 bool softmax_pairs(float* s, int count, float* m, float* sum, float* sum_lo, float* rounded, float* rounded_lo,
-                   float* alpha, const float* bound, int lane_begin, int lane_end, std::uint32_t* pairs) {
+                   float* alpha, const float* bound, int lane_begin, int lane_end, bool keeps, std::uint32_t* pairs) {
   Step step[tile / lanes];
   bool any = false;
   for (int lane = lane_begin, n = 0; lane < lane_end; lane += lanes, ++n) {
@@ -161,7 +166,7 @@ bool softmax_pairs(float* s, int count, float* m, float* sum, float* sum_lo, flo
   }
   for (int lane = lane_begin, n = 0; lane < lane_end; lane += lanes, ++n) {
     F chain[4] = {}, rounded_chain[4] = {};
-    for_weights(s + lane, count, step[n].reference, [&](int r, F p[4]) {
+    for_weights(s + lane, count, step[n].reference, keeps, [&](int r, F p[4]) {
 #pragma GCC unroll 4
       for (int k = 0; k < 4; ++k) chain[k] += p[k];
       store_pairs(pairs + r / 2 * tile + lane, p[0], p[1]);
@@ -232,8 +237,10 @@ struct PairOrder {
   const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
 };
 
+/// Asks for what lies `ahead` bytes behind the rows (0: for nothing).
 template <bool leave_out>
-inline bool interleave_rows(const std::uint16_t* const* rows, int count, std::int64_t width, std::uint32_t* pairs) {
+inline bool interleave_rows(const std::uint16_t* const* rows, int count, std::int64_t width, std::uint32_t* pairs,
+                            std::int64_t ahead = 0) {
   const PairOrder order;
   const std::int64_t padded_width = (width + 15) / 16 * 16;
   __m512i farthest = _mm512_setzero_si512();
@@ -242,6 +249,8 @@ inline bool interleave_rows(const std::uint16_t* const* rows, int count, std::in
       const auto used = static_cast<__mmask32>(width - c < 32 ? (std::uint64_t{1} << (width - c)) - 1 : 0xffffffffu);
       __m512i x[2] = {_mm512_maskz_loadu_epi16(used, rows[t] + c), _mm512_setzero_si512()};
       if (t + 1 < count) x[1] = _mm512_maskz_loadu_epi16(used, rows[t + 1] + c);
+      if (ahead)
+        for (int n = t; n < t + 2 && n < count; ++n) prefetch(rows[n] + c, ahead);
       for (__m512i& row : x) row = ordinary<leave_out>(row, farthest);
       _mm512_storeu_si512(pairs + c, _mm512_permutex2var_epi16(x[0], order.first, x[1]));
       if (c + 16 < padded_width)

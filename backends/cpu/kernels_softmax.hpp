@@ -78,25 +78,26 @@ inline void add_chains(const F chain[4], F factor, float* hi, float* lo) {
   store(lo, load(lo) * factor + err);
 }
 
-/// Loads `count` scores of a column and makes them weights: body(r, weights of rows r, ..., r + 3), then, where count
-/// is no multiple of 4, body(r, weights) with 0 past the last row.
+/// Loads `count` scores of a column and makes them weights, in place if `keeps`: body(r, weights of rows r, ..., r +
+/// 3), then, where count is no multiple of 4, body(r, weights) with 0 past the last row.
 template <class Body>
-inline void for_weights(float* column, int count, F reference, Body&& body) {
+inline void for_weights(float* column, int count, F reference, bool keeps, Body&& body) {
   int r = 0;
   for (; r + 4 <= count; r += 4) {
     F p[4];
 #pragma GCC unroll 4
     for (int n = 0; n < 4; ++n) p[n] = load(column + (r + n) * tile) - reference;
     exponentials_below(p);
+    if (keeps)
 #pragma GCC unroll 4
-    for (int n = 0; n < 4; ++n) store(column + (r + n) * tile, p[n]);
+      for (int n = 0; n < 4; ++n) store(column + (r + n) * tile, p[n]);
     body(r, p);
   }
   if (r == count) return;
   F p[4] = {};
   for (int n = 0; r + n < count; ++n) {
     p[n] = exponential_below(load(column + (r + n) * tile) - reference);
-    store(column + (r + n) * tile, p[n]);
+    if (keeps) store(column + (r + n) * tile, p[n]);
   }
   body(r, p);
 }
@@ -111,7 +112,7 @@ bool softmax(float* s, int count, float* m, float* sum, float* sum_lo, float* al
   }
   for (int lane = lane_begin, n = 0; lane < lane_end; lane += lanes, ++n) {
     F chain[4] = {};
-    for_weights(s + lane, count, step[n].reference, [&chain](int, const F p[4]) {
+    for_weights(s + lane, count, step[n].reference, true, [&chain](int, const F p[4]) {
 #pragma GCC unroll 4
       for (int k = 0; k < 4; ++k) chain[k] += p[k];
     });

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "amx.hpp"
 #include "peak_kernels.hpp"
 
 namespace dsalt::internal {
@@ -31,8 +32,9 @@ const PeakKernel* kernel_of(std::string_view isa, PeakKind kind) {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f");
   const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+  if (kind == PeakKind::bf16 && isa == "amxbf16") return bf16 && request_amx_bf16() ? &peak_amxbf16 : nullptr;
   if (kind == PeakKind::bf16) return isa == "avx512bf16" && bf16 ? &peak_avx512bf16 : nullptr;
-  if (isa == "avx512bf16" || isa == "avx512") return avx512 ? &peak_avx512 : nullptr;
+  if (isa == "amxbf16" || isa == "avx512bf16" || isa == "avx512") return avx512 ? &peak_avx512 : nullptr;
   if (isa == "avx2") return avx2 ? &peak_avx2 : nullptr;
 #endif
   return isa == "scalar" && kind == PeakKind::f32 ? &peak_generic : nullptr;
@@ -62,7 +64,7 @@ std::string_view isa_of_description(std::string_view description) {
     if (c >= 'A' && c <= 'Z') letters += static_cast<char>(c - 'A' + 'a');
     if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) letters += c;
   }
-  for (const std::string_view isa : {"avx512bf16", "avx512", "avx2"})
+  for (const std::string_view isa : {"amxbf16", "avx512bf16", "avx512", "avx2"})
     if (letters.find(isa) != std::string::npos) return isa;
   return "scalar";
 }

@@ -11,13 +11,14 @@
 
 namespace dsalt::internal {
 
-/// The levels that a cpu backend may run on, as DSALT_CPU_ISA names them: "scalar", "avx2", "avx512", "avx512bf16".
+/// The levels that a cpu backend may run on, as DSALT_CPU_ISA names them: "scalar", "avx2", "avx512", "avx512bf16",
+/// "amxbf16".
 /// The one that a backend's description ("OpenMP, AVX-512, 2 threads") speaks of.
 std::string_view isa_of_description(std::string_view description);
 
 enum class PeakKind : std::uint8_t {
   f32,   // float32 multiply-adds of the level's vectors
-  bf16,  // products of bfloat16 pairs summed in float32 (vdpbf16ps)
+  bf16,  // products of bfloat16 pairs summed in float32 (vdpbf16ps, tdpbf16ps)
 };
 
 /// FLOP per second of `threads` threads at once, registers only. Empty when the level

@@ -12,7 +12,7 @@ struct PeakKernel {
   double flop_per_round;
 };
 
-extern const PeakKernel peak_generic, peak_avx2, peak_avx512, peak_avx512bf16;
+extern const PeakKernel peak_generic, peak_avx2, peak_avx512, peak_avx512bf16, peak_amxbf16;
 
 namespace {
 

@@ -399,8 +399,11 @@ BOOST_AUTO_TEST_CASE(tiny_values) {
 
 BOOST_AUTO_TEST_CASE(every_instruction_set) {
   int tried = 0;
-  for (const auto& [isa, name] :
-       {std::pair{"scalar", "scalar"}, {"avx2", "AVX2"}, {"avx512", "AVX-512"}, {"avx512bf16", "AVX-512-BF16"}}) {
+  for (const auto& [isa, name] : {std::pair{"scalar", "scalar"},
+                                  {"avx2", "AVX2"},
+                                  {"avx512", "AVX-512"},
+                                  {"avx512bf16", "AVX-512-BF16"},
+                                  {"amxbf16", "AMX-BF16"}}) {
     ::setenv("DSALT_CPU_ISA", isa, 1);
     std::unique_ptr<Backend> backend;
     try {

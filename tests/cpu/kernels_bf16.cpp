@@ -9,6 +9,7 @@
 #include <random>
 
 #include "dsalt/dtype.hpp"
+#include "kernel_scope.hpp"
 #include "kernels_support.hpp"
 
 using namespace dsalt;
@@ -20,7 +21,7 @@ namespace {
 
 using Bits = std::vector<std::uint16_t>;
 
-/// The tables that have these kernels: none, or one.
+/// The tables that have these kernels.
 std::vector<const Kernels*> pair_tables() {
   std::vector<const Kernels*> list;
   for (const Kernels* kernels : tables())
@@ -51,13 +52,17 @@ std::vector<const std::uint16_t*> row_pointers(const Bits& data, std::size_t wid
 
 BOOST_AUTO_TEST_SUITE(cpu_kernels_bf16)
 
-BOOST_AUTO_TEST_CASE(only_the_table_named_for_it_has_them) {
-  for (const Kernels* kernels : tables())
-    BOOST_TEST((kernels->scores_pairs != nullptr) == (std::string(kernels->name) == "AVX-512-BF16"));
+BOOST_AUTO_TEST_CASE(only_the_tables_named_for_it_have_them) {
+  for (const Kernels* kernels : tables()) {
+    const std::string name = kernels->name;
+    BOOST_TEST((kernels->scores_pairs != nullptr) == (name == "AVX-512-BF16" || name == "AMX-BF16"));
+    BOOST_TEST((kernels->enter != nullptr) == (name == "AMX-BF16"));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(scores) {
-  for (const Kernels* kernels : pair_tables())
+  for (const Kernels* kernels : pair_tables()) {
+    const internal::KernelScope scope(*kernels, true);
     for (const std::size_t pairs : {1u, 7u, 32u, 33u, 64u, 100u}) {
       const Bits queries = normal_bits(tile * 2 * pairs, 1), keys = normal_bits(tile * 2 * pairs, 2);
       const auto query_rows = row_pointers(queries, 2 * pairs), key_rows = row_pointers(keys, 2 * pairs);
@@ -106,10 +111,12 @@ BOOST_AUTO_TEST_CASE(scores) {
         BOOST_TEST(wrong == 0);
       }
     }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(sums_over_pairs_of_rows) {
-  for (const Kernels* kernels : pair_tables())
+  for (const Kernels* kernels : pair_tables()) {
+    const internal::KernelScope scope(*kernels, true);
     for (const std::size_t width : {16u, 48u, 64u, 128u})
       for (const int terms : {1, 2, 7, 64}) {
         const Bits data = normal_bits(tile * width, 3);
@@ -126,8 +133,9 @@ BOOST_AUTO_TEST_CASE(sums_over_pairs_of_rows) {
           out_compensated.push_back(compensated.data() + r * width);
         }
         const auto columns = static_cast<std::int64_t>(width);
-        kernels->accumulate_pairs(weights.data(), tile, 1, values.data(), (terms + 1) / 2, columns, out.data(), tile);
-        kernels->accumulate_pairs_compensated(weights.data(), tile, 1, values.data(), (terms + 1) / 2, columns, 1,
+        kernels->accumulate_pairs(weights.data(), tile, 1, values.data(), 0, (terms + 1) / 2, columns, out.data(),
+                                  tile);
+        kernels->accumulate_pairs_compensated(weights.data(), tile, 1, values.data(), 0, (terms + 1) / 2, columns, 1,
                                               out_compensated.data(), tile * columns, tile, terms == 7);
         BOOST_TEST((sums == compensated));
         // Rows 9 to 13 by themselves, which pair the values as they come.
@@ -138,7 +146,7 @@ BOOST_AUTO_TEST_CASE(sums_over_pairs_of_rows) {
         std::vector<float> again(count * width, 0);
         std::vector<float*> out_again;
         for (std::size_t r = 0; r < count; ++r) out_again.push_back(again.data() + r * width);
-        BOOST_TEST(!kernels->row_accumulate_pairs(by_row.data(), tile / 2, rows.data(), terms, columns, 0,
+        BOOST_TEST(!kernels->row_accumulate_pairs(by_row.data(), tile / 2, rows.data(), 0, terms, columns, 0,
                                                   out_again.data(), static_cast<int>(count)));
         for (std::size_t n = 0; n < again.size(); ++n) BOOST_TEST(again[n] == sums[first * width + n]);
         for (std::size_t r = 0; r < tile; ++r)
@@ -153,10 +161,96 @@ BOOST_AUTO_TEST_CASE(sums_over_pairs_of_rows) {
             BOOST_REQUIRE(std::fabs(static_cast<double>(sums[r * width + c]) - sum) <= 4 * 0x1p-24 * size);
           }
       }
+  }
+}
+
+// Sums of a tile's pairs have the same bits whichever of them a call begins and ends with, as long as the others have
+// weight 0.
+BOOST_AUTO_TEST_CASE(sums_do_not_depend_on_where_a_call_begins) {
+  constexpr std::size_t width = 80, all = tile / 2, count = 21;
+  constexpr auto columns = static_cast<std::int64_t>(width);
+  constexpr std::int64_t lo_offset = count * columns;
+  for (const Kernels* kernels : pair_tables()) {
+    const internal::KernelScope scope(*kernels, true);
+    const Bits data = normal_bits(tile * width, 5);
+    const auto rows = row_pointers(data, width);
+    std::vector<std::uint32_t> values(all * width);
+    BOOST_TEST(!kernels->interleave(rows.data(), tile, columns, values.data()));
+    for (const float size : {1.0f, 0x1p-125f})  // sums of the small ones fall below 2^-126
+      for (const auto& [first, end] : {std::pair<int, int>{2, 32}, {14, 30}, {16, 32}, {18, 21}, {0, 9}, {6, 26}}) {
+        std::vector<float> w(tile * tile);
+        for (int n = 2 * first * tile; n < 2 * end * tile; ++n)
+          w[static_cast<std::size_t>(n)] = size * std::cos(static_cast<float>(n));
+        std::vector<std::uint32_t> weights(all * tile), by_row(tile * all);
+        kernels->pair_rows(w.data(), tile, 0, tile, weights.data());
+        for (std::size_t r = 0; r < tile; ++r)
+          for (std::size_t t = 0; t < all; ++t) by_row[r * all + t] = weights[t * tile + r];
+        const auto sum = [&](auto&& add) {
+          std::vector<float> sums(2 * count * width, size == 1 ? 0.25f : 0.0f);
+          std::vector<float*> out;
+          for (std::size_t r = 0; r < count; ++r) out.push_back(sums.data() + r * width);
+          add(out.data());
+          return sums;
+        };
+        const int terms = end - first;
+        const std::uint32_t* from = values.data() + static_cast<std::size_t>(first) * width;
+        const auto right = sum([&](float* const* out) {
+          kernels->accumulate_pairs(weights.data(), tile, 1, values.data(), 0, tile / 2, columns, out, count);
+        });
+        BOOST_TEST((right == sum([&](float* const* out) {
+                      kernels->accumulate_pairs(weights.data() + first * tile, tile, 1, from, first, terms, columns,
+                                                out, count);
+                    })));
+        BOOST_TEST((right == sum([&](float* const* out) {
+                      kernels->accumulate_pairs(by_row.data() + first, 1, tile / 2, from, first, terms, columns, out,
+                                                count);
+                    })));
+        BOOST_TEST((right == sum([&](float* const* out) {
+                      for (int begin = first, next; begin < end; begin = next) {
+                        next = std::min(end, begin / 16 * 16 + 16);
+                        for (int r = 0, few = 1; r < static_cast<int>(count);
+                             r += few++)  // 1, 2, ..., 6 rows at a time
+                          BOOST_TEST(!kernels->row_accumulate_pairs(by_row.data() + r * tile / 2 + begin, tile / 2,
+                                                                    rows.data() + 2 * begin, begin, 2 * (next - begin),
+                                                                    columns, 0, out + r, few));
+                      }
+                    })));
+        for (const bool is_first : {false, true}) {
+          const auto compensated = sum([&](float* const* out) {
+            kernels->accumulate_pairs_compensated(weights.data(), tile, 1, values.data(), 0, tile / 2, columns, 0.5f,
+                                                  out, lo_offset, count, is_first);
+          });
+          BOOST_TEST((compensated == sum([&](float* const* out) {
+                        kernels->accumulate_pairs_compensated(by_row.data() + first, 1, tile / 2, from, first, terms,
+                                                              columns, 0.5f, out, lo_offset, count, is_first);
+                      })));
+        }
+      }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(scopes_nest) {
+  for (const Kernels* kernels : pair_tables()) {
+    const std::vector<std::uint32_t> ones(tile * tile / 2, 0x3f803f80);
+    const auto sum = [&] {
+      float sums[16] = {};
+      float* const out[] = {sums};
+      kernels->accumulate_pairs(ones.data(), 1, tile / 2, ones.data(), 0, tile / 2, 16, out, 1);
+      return sums[9];
+    };
+    const internal::KernelScope outer(*kernels, true);
+    BOOST_TEST(sum() == static_cast<float>(tile));
+    {
+      const internal::KernelScope inner(*kernels, true);
+      BOOST_TEST(sum() == static_cast<float>(tile));
+    }
+    BOOST_TEST(sum() == static_cast<float>(tile));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(pairs_round_as_dtype_does) {
   for (const Kernels* kernels : pair_tables()) {
+    const internal::KernelScope scope(*kernels, true);
     std::vector<float> s(tile * tile);
     for (std::size_t n = 0; n < s.size(); ++n) s[n] = std::exp2(-static_cast<float>(n % 977) / 40);
     std::vector<std::uint32_t> rows(tile / 2 * tile, 1), lanes(tile * tile / 2, 1);
@@ -176,6 +270,7 @@ BOOST_AUTO_TEST_CASE(pairs_round_as_dtype_does) {
 
 BOOST_AUTO_TEST_CASE(faint_rows_are_lifted) {
   for (const Kernels* kernels : pair_tables()) {
+    const internal::KernelScope scope(*kernels, true);
     std::vector<float> s(tile * tile, 0);
     s[3 * tile + 20] = -0x1.8p-31f;  // row 3 is faint
     s[3 * tile + 45] = 0x1p-149f;
@@ -205,7 +300,7 @@ BOOST_AUTO_TEST_CASE(faint_rows_are_lifted) {
     float* const out[] = {sums.data()};
     s.assign(tile * tile, 0x1p-140f);
     BOOST_TEST(kernels->pair_lanes(s.data(), 1, 0, tile, pairs.data()) == 1u);
-    kernels->accumulate_pairs_compensated(pairs.data(), 1, tile / 2, ones.data(), tile / 2, 16, internal::faint_unit,
+    kernels->accumulate_pairs_compensated(pairs.data(), 1, tile / 2, ones.data(), 0, tile / 2, 16, internal::faint_unit,
                                           out, 16, 1, true);
     BOOST_TEST(sums[7] == 0x1p-134f);
   }
@@ -213,12 +308,13 @@ BOOST_AUTO_TEST_CASE(faint_rows_are_lifted) {
 
 BOOST_AUTO_TEST_CASE(exceptional_elements_are_left_out_and_found_again) {
   constexpr float inf = std::numeric_limits<float>::infinity();
-  for (const Kernels* kernels : pair_tables())
+  for (const Kernels* kernels : pair_tables()) {
+    const internal::KernelScope scope(*kernels, true);
     for (const std::size_t width : {5u, 16u, 40u}) {
       Bits data = normal_bits(3 * width, 4);
       const auto rows = row_pointers(data, width);
       const std::size_t padded = (width + 15) / 16 * 16;
-      std::vector<std::uint32_t> pairs(2 * padded);
+      std::vector<std::uint32_t> pairs(tile / 2 * padded);
       BOOST_TEST(!kernels->interleave(rows.data(), 3, static_cast<std::int64_t>(width), pairs.data()));
       const float odd[] = {inf, -inf, std::numeric_limits<float>::quiet_NaN(), 0x1p-81f, -0x1p-130f};
       for (std::size_t n = 0; n < 5; ++n) data[width + n] = to_bfloat16(odd[n]).bits;
@@ -234,18 +330,26 @@ BOOST_AUTO_TEST_CASE(exceptional_elements_are_left_out_and_found_again) {
         BOOST_TEST(high(pairs[padded + c]) == 0);
         BOOST_TEST((c == 2 ? std::isnan(found[c]) : found[c] == (c < 5 ? odd[c] : 0)));
       }
-      const std::uint32_t weights[] = {0x3f803f80, 0x00003f80};  // ones
-      std::vector<float> sums(padded), right(padded);
-      float *const out[] = {sums.data()}, *const out_right[] = {right.data()};
       const auto columns = static_cast<std::int64_t>(width);
-      BOOST_TEST(kernels->row_accumulate_pairs(weights, 2, rows.data(), 3, columns, 0, out, 1));
-      kernels->accumulate_pairs(weights, 1, 1, pairs.data(), 2, static_cast<std::int64_t>(padded), out_right, 1);
-      BOOST_TEST((sums == right));
+      for (const int count : {1, 3}) {
+        const std::uint32_t weights[] = {0x3f803f80, 0x00003f80, 0x40003f80, 0x00003f80, 0x3f804000, 0x00003f80};
+        std::vector<float> sums(3 * padded), right(3 * padded);
+        float *const out[] = {&sums[0], &sums[padded], &sums[2 * padded]}, *const out_right[] = {&right[0],
+                                                                                                 &right[padded],
+                                                                                                 &right[2 * padded]};
+        // Pairs 5 and 6 of a tile, and (as pairs) its first two.
+        BOOST_TEST(kernels->row_accumulate_pairs(weights, 2, rows.data(), 5, 3, columns, 0, out, count));
+        kernels->accumulate_pairs(weights, 1, 2, pairs.data(), 0, 2, static_cast<std::int64_t>(padded), out_right,
+                                  count);
+        BOOST_TEST((sums == right));
+      }
     }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(softmax_sums_what_it_stores) {
-  for (const Kernels* kernels : pair_tables())
+  for (const Kernels* kernels : pair_tables()) {
+    const internal::KernelScope scope(*kernels, true);
     for (const int count : {1, 2, 3, 5, 6, 7, 64}) {
       std::vector<float> s(tile * tile);
       for (std::size_t n = 0; n < s.size(); ++n) s[n] = 4 * std::sin(static_cast<float>(n));
@@ -255,8 +359,16 @@ BOOST_AUTO_TEST_CASE(softmax_sums_what_it_stores) {
       for (auto& row : m) std::fill(row, row + tile, -std::numeric_limits<float>::infinity());
       std::vector<std::uint32_t> pairs(tile / 2 * tile), again = pairs;
       kernels->softmax(plain.data(), count, m[0], sum[0], lo[0], alpha, nullptr, 0, tile);
-      kernels->softmax_pairs(s.data(), count, m[1], sum[1], lo[1], rounded, rounded_lo, alpha, nullptr, 0, tile,
+      const std::vector<float> scores = s;
+      std::vector<float> sums(5 * tile);  // of a call by itself, which leaves the scores as they are
+      std::fill(sums.begin(), sums.begin() + tile, -std::numeric_limits<float>::infinity());
+      kernels->softmax_pairs(s.data(), count, &sums[0], &sums[tile], &sums[2 * tile], &sums[3 * tile], &sums[4 * tile],
+                             alpha, nullptr, 0, tile, false, pairs.data());
+      BOOST_TEST((s == scores));
+      const std::vector<std::uint32_t> pairs_by_itself = pairs;
+      kernels->softmax_pairs(s.data(), count, m[1], sum[1], lo[1], rounded, rounded_lo, alpha, nullptr, 0, tile, true,
                              pairs.data());
+      BOOST_TEST((pairs == pairs_by_itself));
       kernels->pair_rows(plain.data(), count, 0, tile, again.data());
       BOOST_TEST((s == plain));
       BOOST_TEST((pairs == again));
@@ -287,6 +399,7 @@ BOOST_AUTO_TEST_CASE(softmax_sums_what_it_stores) {
         BOOST_TEST(row_pairs[n / 2] == pairs[n / 2 * tile + lane]);
       }
     }
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -101,6 +101,7 @@ BOOST_AUTO_TEST_CASE(instruction_sets) {
   BOOST_TEST(isa_of_description("OpenMP, AVX-512, 2 threads") == "avx512");
   BOOST_TEST(isa_of_description("OpenMP, AVX2, 1 thread") == "avx2");
   BOOST_TEST(isa_of_description("OpenMP, AVX-512 BF16, 64 threads") == "avx512bf16");
+  BOOST_TEST(isa_of_description("OpenMP, AMX-BF16, 64 threads") == "amxbf16");
   BOOST_TEST(isa_of_description("OpenMP, scalar, 2 threads") == "scalar");
   BOOST_TEST(measure_peak("scalar", PeakKind::f32, 1).value() > 0);
   BOOST_TEST(!measure_peak("scalar", PeakKind::bf16, 1).has_value());
