@@ -7,11 +7,15 @@ import tempfile
 
 from .errors import Disagreement, Missing
 
+# Before torch is imported: where OMP_PROC_BIND is set, its OpenMP ties this thread to one processor, and `dsalt` would be
+# left with that one.
+PROCESSORS = os.sched_getaffinity(0)
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def run_dsalt(command, allowed=(0,)):
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            preexec_fn=lambda: os.sched_setaffinity(0, PROCESSORS))
     if result.returncode not in allowed:
         reason = (result.stderr.strip() or result.stdout.strip() or "it said nothing").splitlines()[-1]
         raise Missing(f"`{' '.join(command)}` failed with exit code {result.returncode}: {reason}")
