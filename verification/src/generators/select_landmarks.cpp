@@ -180,7 +180,7 @@ void add_degenerate(FamilyList& list) {
 void add_long(FamilyList& list) {
   list.begin("select_landmarks/long", Operation::select_landmarks,
              "Thousands of candidates a list, at uneven sizes: more than a block holds, long lists, many ties, one "
-             "trend, one outlier, extreme energies.");
+             "trend, one outlier, hundreds close to the best, extreme energies.");
   const auto few_heads = [](Selection s) {
     s.b = s.hkv = 1;
     s.hq = 2;
@@ -196,6 +196,10 @@ void add_long(FamilyList& list) {
   add("global_longest_list", {.policy = "global", .n = 3001, .k = 700, .gradient = false});
   add("global_list_of_a_quarter", {.policy = "global", .n = 2003, .k = 500, .gradient = false});
   add("causal_every_candidate", {.n = 2049, .k = 2100, .chunk = 1000, .gradient = false});
+  for (const std::int64_t k : {127, 128, 129, 255, 256, 257}) {  // where one way of narrowing down ends, another begins
+    add("global_list_of_" + std::to_string(k), {.policy = "global", .n = 5003, .k = k, .gradient = false});
+    add("causal_list_of_" + std::to_string(k), {.n = 5003, .k = k, .chunk = 1250, .gradient = false});
+  }
   add("packed_one_long", {.policy = "global", .k = 20, .gradient = false, .lengths = {3, 9001, 0, 1, 200}, .tail = 2});
   for (const char* policy : {"global", "causal"}) {
     const std::string p = policy;
@@ -208,6 +212,12 @@ void add_long(FamilyList& list) {
     list.add(p + "_trend", wide_dtypes, quick, [s](CaseBuilder& c) {  // the best are neighbours
       select(c, s);
       c.fill("nx", s.nx_shape(), c.statistics(), [](std::int64_t index) { return 100 + 0.25 * index; });
+    });
+    list.add(p + "_crowded", wide_dtypes, quick, [s](CaseBuilder& c) {  // a seventh are close to the best
+      select(c, s);
+      const RandomValues random = c.random("crowd");
+      for (std::int64_t index = 3; index < s.n; index += 7) c.overwrite("nx", index, 40 + 0.001 * random.normal(index));
+      for (std::int64_t index = 3; index < s.n; index += 7) c.overwrite("nv", index, 90 + 0.001 * random.normal(index));
     });
     list.add(p + "_huge", wide_dtypes, quick, [s](CaseBuilder& c) {
       select(c, s);
