@@ -1,8 +1,9 @@
 // What the parts of CPU attention's backward pass share.
 //
 //   ds_ij = P_ij (keep_ij <do_i, v_j> - delta_i + dlse_i),   P_ij = exp(s_ij - lse_i) norm_i
-//   queries (attention_backward_queries.cpp)        one task per tile of 64 rows: dq, dwindow, ds of its landmark keys,
-//                                                   its share of dk and dv of the keys it admits by position
+//   queries (attention_backward_pass.cpp)           one task per tile of 64 rows: dq, dwindow, ds of its landmark keys,
+//                                                   its share of dk and dv of the keys it admits by position;
+//                                                   attention_backward_queries.cpp deals the tasks out
 //   keys (attention_backward_keys.cpp)              the sums of those shares, and the order in which tiles add to them
 //   landmarks (attention_backward_landmarks.cpp)    dk, dv of landmark keys and dlandmark_log_weight, from that ds
 // Every sum runs in an order fixed by indices, so the bits do not depend on the number of threads.
